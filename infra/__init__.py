@@ -1,0 +1,1 @@
+"""The program: what runs in an update of one site."""

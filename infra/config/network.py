@@ -1,0 +1,118 @@
+"""Network of one site: LAN, router, tunnel end, BGP and LoadBalancer addresses."""
+
+from ipaddress import IPv4Address, IPv4Network
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from infra.config.base import AddressRange, Asn, Hostname, Model, Mtu, NonEmpty, Port
+
+Cidr = IPv4Network
+
+
+class Network(Model):
+    """The LAN that hosts, guests and VIPs share."""
+
+    lan_cidr: Cidr
+    """CIDR of the LAN."""
+    bridge: Annotated[str, Field(pattern=r"^[a-z][a-z0-9]{0,14}$")]
+    """Bridge of the Proxmox hosts that carries the LAN."""
+    vlan: Annotated[int, Field(ge=1, le=4094)] | None = None
+    """VLAN tag on the bridge; none for untagged."""
+    mtu: Mtu
+    """MTU of the LAN in bytes."""
+    dns_servers: Annotated[tuple[IPv4Address, ...], Field(min_length=1)]
+    """Resolvers of the guests."""
+    dns_search: Hostname
+    """Search domain of the guests."""
+    ntp_servers: Annotated[tuple[NonEmpty, ...], Field(min_length=1)]
+    """Time servers of the guests."""
+    dhcp_range: AddressRange | None
+    """Range that DHCP gives out; none where the LAN has no DHCP."""
+    vip_ranges: tuple[Cidr, ...] = ()
+    """Ranges outside the LAN that carry LoadBalancer addresses."""
+    storage_cidr: Cidr
+    """Storage network of LINSTOR; never routed between sites."""
+
+
+class Vyos(Model):
+    """The site's border router. The program renders its configuration and never applies it unasked."""
+
+    lan_address: IPv4Address
+    """Address in the LAN: gateway of the guests and BGP peer of Cilium."""
+    public_address: IPv4Address | None
+    """Fixed public address; none where it is dynamic."""
+    version: Annotated[str, Field(pattern=r"^1\.[3-5]$")]
+    """VyOS release line, which decides the configuration paths."""
+    firewall: Literal["zones", "chains"]
+    """Firewall model in use."""
+    apply: bool = False
+    """Let the program apply rendered configuration."""
+    backup_ref: NonEmpty | None = None
+    """Reference of a recorded backup; needed to apply."""
+
+
+class WireGuard(Model):
+    """This site's end of the tunnels; their addresses stand in `common.tunnels`."""
+
+    listen_port: Port
+    """UDP port."""
+    endpoint: IPv4Address | Hostname | None
+    """Where peers dial; none where the address is dynamic."""
+    dynamic: bool = False
+    """The public address changes: only this site dials, with keepalive."""
+    public_key: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{43}=$")] | None
+    """Public key; null only while its path is listed under `assumed`."""
+    mtu: Mtu
+    """MTU of the interface in bytes."""
+    route_lans: bool
+    """Route the LANs of the sites through the tunnel (nodes must reach each other)."""
+    allow_admin_ssh: bool = False
+    """Let SSH through the tunnel for administration."""
+
+
+class Bgp(Model):
+    """BGP of the site: Cilium peers with the local router, routers peer over the tunnel."""
+
+    site_asn: Asn
+    """ASN of the site, unique in the fleet."""
+    cilium_asn: Asn
+    """Local ASN of Cilium."""
+    vyos_asn: Asn
+    """ASN of the router; equal to `cilium_asn` means iBGP."""
+    export_vips: bool = False
+    """Announce this site's LoadBalancer addresses to other sites."""
+    hold_time_s: Annotated[int, Field(ge=3, le=65535)]
+    """Hold time in seconds."""
+    keepalive_s: Annotated[int, Field(ge=1, le=21845)]
+    """Keepalive interval in seconds."""
+    graceful_restart_s: Annotated[int, Field(ge=0, le=4095)]
+    """Graceful restart time in seconds; 0 switches it off."""
+    authenticated: bool = False
+    """Peers use the password in the secret `fleet:bgpPassword`."""
+
+
+class Vips(Model):
+    """LoadBalancer addresses that others refer to."""
+
+    traefik: IPv4Address | None = None
+    """Ingress of the main cluster; none without Traefik there."""
+    clustermesh_api: IPv4Address
+    """ClusterMesh API server."""
+    karmada_api: IPv4Address | None = None
+    """Karmada API server, on the Karmada host's site alone."""
+
+
+class LoadBalancer(Model):
+    """Who hands out LoadBalancer addresses in the main cluster, and which."""
+
+    mode: Literal["cilium", "metallb"] = "cilium"
+    """`cilium` (LB-IPAM, default) or `metallb` (its controller alone, Cilium announces)."""
+    binding: Literal["class", "default"]
+    """Services name a loadBalancerClass, or the allocator takes all of them."""
+    pool: AddressRange
+    """Addresses of the pool."""
+    vips: Vips
+    """Fixed addresses within the pool."""
+    l2_announcements: bool = False
+    """Answer ARP for the addresses in the LAN as well."""

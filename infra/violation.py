@@ -1,0 +1,49 @@
+"""What is wrong with a document, and the one error that stops the program for it.
+
+Leaves out how faults are found: the reader and the models (`infra.config`) find those of shape, `infra.rules` those of
+sense.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pulumi
+
+
+class Level(StrEnum):
+    """What a violation does to a run (INVARIANTS section 0.2)."""
+
+    ERROR = "error"  # stops it
+    ACK = "ack"  # stops it unless the document acknowledges the id under `accept:`
+    WARN = "warn"  # is printed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    """One fault of one value. The text never holds a secret: documents carry none."""
+
+    id: str  # rule id, e.g. NET-09
+    path: str  # dotted path from the site id or `common`, e.g. sp.clusters.gpu-sp.pod_cidr
+    found: str
+    expected: str
+    remedy: str
+    source: str = ""  # name of the decision, e.g. CPPS-ADR-009
+    level: Level = Level.ERROR
+
+    def __str__(self) -> str:
+        see = f"; see {self.source}" if self.source else ""
+        return f"[{self.id}] {self.path}: found {self.found}; expected {self.expected}; {self.remedy}{see}"
+
+    @property
+    def site(self) -> str:
+        """The document the violation belongs to: a site id, or `common`."""
+        return self.path.split(".", 1)[0]
+
+
+class InvariantError(pulumi.RunError):
+    """Every violation of a run, one line each. Pulumi prints the text of a RunError alone, without a traceback."""
+
+    def __init__(self, violations: Iterable[Violation]) -> None:
+        self.violations = tuple(violations)
+        super().__init__("\n".join(str(v) for v in self.violations))
