@@ -1,0 +1,267 @@
+# Shared by the scripts of this layer. POSIX sh; runs as root on the node; data arrives on descriptor 3.
+# shellcheck shell=sh disable=SC2034 # the scripts that follow use these
+set -eu
+umask 022
+
+DATA=/var/lib/rancher/k3s
+CONF=/etc/rancher/k3s
+STATE=/var/lib/fleet
+WAL=$DATA/server/db/etcd/member/wal
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+
+say() { printf '%s\n' "$*" >&2; }
+
+# stop ID FOUND EXPECTED REMEDY: the one way to give up.
+stop() {
+    say "[$1] $(hostname): found $2; expected $3; $4"
+    exit 3
+}
+
+# receive: splits the data ("=== name" lines) into $work/<name>.
+receive() {
+    work=$(mktemp -d /tmp/fleet.XXXXXX)
+    trap 'rm -rf "$work"' EXIT
+    trap 'exit 130' INT TERM HUP
+    awk -v dir="$work" '/^=== /{file=dir "/" $2; printf "" > file; next} {print > file}' <&3
+}
+
+# setting FILE KEY: value of "KEY=value" in a section.
+setting() { sed -n "s/^$2=//p" "$work/$1" | head -n 1; }
+
+# put SOURCE TARGET MODE: installs a file only if it differs; prints "changed" when it did.
+put() {
+    if [ -f "$2" ] && cmp -s "$1" "$2"; then return 0; fi
+    mkdir -p "$(dirname "$2")"
+    (umask 077 && cp "$1" "$2.new")
+    chmod "$3" "$2.new"
+    mv "$2.new" "$2"
+    echo changed
+}
+
+# key FILE NAME: value of a top-level key of one of our config files, lists joined by commas; empty if absent.
+key() {
+    [ -f "$1" ] || return 0
+    awk -v name="$2" '
+        $0 ~ "^" name ":" {sub("^" name ": *", ""); if ($0 != "") {print; exit} inside = 1; next}
+        inside && /^  - / {sub("^  - ", ""); list = list sep $0; sep = ","; next}
+        inside {exit}
+        END {if (list != "") print list}' "$1"
+}
+
+answers() { [ "$(curl -ksS --max-time 3 "https://$1:6443/ping" 2>/dev/null)" = pong ]; }
+
+kubectl() { /usr/local/bin/k3s kubectl "$@"; }
+
+# until SECONDS COMMAND...: polls; false when the time is up.
+until_true() {
+    deadline=$(($(date +%s) + $1))
+    shift
+    while ! "$@"; do
+        if [ "$(date +%s)" -ge "$deadline" ]; then return 1; fi
+        sleep 1
+    done
+}
+
+# fetch URL TARGET SHA256: downloads and verifies; nothing unverified is left behind.
+fetch() {
+    mkdir -p "$(dirname "$2")"
+    if ! curl -fsSL --connect-timeout 10 --retry 3 --retry-delay 2 --max-time 900 -o "$2.part" "$1"; then
+        rm -f "$2.part"
+        stop GEN-08 "no download from $1" "the file" "check that the node reaches it, then run the update again"
+    fi
+    got=$(sha256sum "$2.part" | cut -d ' ' -f 1)
+    if [ "$got" != "$3" ]; then
+        rm -f "$2.part"
+        stop GEN-08 "SHA-256 $got of $1" "$3" "a changed or damaged file: do not install it, find out why"
+    fi
+    mv "$2.part" "$2"
+}
+
+# checksum FILE: the SHA-256 that a file of the release must have.
+checksum() {
+    list=$(setting artifacts list_url)
+    if [ -z "$list" ]; then
+        case $1 in k3s) setting artifacts binary_sha256 ;; *) setting artifacts images_sha256 ;; esac
+        return 0
+    fi
+    [ -f "$work/sums" ] || fetch "$list" "$work/sums" "$(setting artifacts list_sha256)"
+    awk -v name="$(setting artifacts prefix)/$1" '$2 == name {print $1}' "$work/sums"
+}
+
+# room_for_release: k3s also unpacks itself below its data folder; a full disk would stop it half-way.
+room_for_release() {
+    mkdir -p "$DATA"
+    free=$(df -Pk "$DATA" | awk 'NR == 2 {print $4}')
+    if [ "$free" -lt 1048576 ]; then
+        stop K3S-11 "$((free / 1024)) MiB free below $DATA" "1024 MiB" "free disk space, then run the update again"
+    fi
+}
+
+# install_k3s: puts the release's binary and images in place, verified. A running K3s goes on with the old binary.
+install_k3s() {
+    for file in k3s k3s-airgap-images-amd64.tar.zst; do
+        sum=$(checksum "$file")
+        case $file in k3s) target=/usr/local/bin/k3s ;; *) target=$DATA/agent/images/$file ;; esac
+        if [ -z "$sum" ]; then
+            stop GEN-08 "no checksum for $file" "its SHA-256 in common.k3s_checksums or in the mirror's SHA256SUMS" \
+                "add it from the release's sha256sum-amd64.txt"
+        fi
+        if [ -f "$target" ] && [ "$(sha256sum "$target" | cut -d ' ' -f 1)" = "$sum" ]; then continue; fi
+        room_for_release
+        fetch "$(setting artifacts base)/$file" "$target" "$sum"
+        case $file in k3s) chmod 0755 "$target" ;; esac
+        changed_binary=yes
+    done
+    for name in kubectl crictl ctr; do
+        command -v $name >/dev/null 2>&1 || ln -sf k3s /usr/local/bin/$name
+    done
+}
+
+# frozen: refuses a change of what cannot change in a living cluster.
+frozen() {
+    old=$CONF/config.yaml
+    { [ -d "$DATA/server/db" ] || [ -d "$DATA/agent/etc" ]; } && [ -f "$old" ] || return 0
+    faults=0
+    while read -r name; do
+        [ -n "$name" ] || continue
+        was=$(key "$old" "$name")
+        wanted=$(key "$work/config.yaml" "$name")
+        if [ "$was" != "$wanted" ]; then
+            faults=$((faults + 1))
+            say "[K3S-09] $(hostname): found a change of $name from ${was:-nothing} to ${wanted:-nothing}; expected no" \
+                "change in a living cluster; put the document back, or follow docs/operacoes/k3s-rebuild.md"
+        fi
+    done < "$work/frozen"
+    [ "$faults" -eq 0 ] || exit 3
+}
+
+# systemd unit of a role: flags live in the config file alone (K3S-11).
+write_unit() {
+    unit=$1 role=$2
+    cat > "$work/unit" <<UNIT
+[Unit]
+Description=K3s $role
+Documentation=https://docs.k3s.io
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=notify
+EnvironmentFile=-/etc/default/%N
+KillMode=process
+Delegate=yes
+LimitNOFILE=1048576
+LimitNPROC=infinity
+LimitCORE=infinity
+TasksMax=infinity
+TimeoutStartSec=0
+Restart=always
+RestartSec=5s
+ExecStartPre=/bin/sh /usr/local/lib/fleet/k3s-guard
+ExecStartPre=-/sbin/modprobe br_netfilter
+ExecStartPre=-/sbin/modprobe overlay
+ExecStart=/usr/local/bin/k3s $role
+
+[Install]
+WantedBy=multi-user.target
+UNIT
+    put "$work/guard" /usr/local/lib/fleet/k3s-guard 0755 >/dev/null
+    if [ -n "$(put "$work/unit" "/etc/systemd/system/$unit.service" 0644)" ]; then
+        systemctl daemon-reload
+        changed_unit=yes
+    fi
+    systemctl enable "$unit" >/dev/null 2>&1 ||
+        stop K3S-11 "systemctl enable $unit failing" "the unit enabled" "run it on the node and read what it says"
+    # Flags in these would act beside the config file.
+    for leftover in "/etc/systemd/system/$unit.service.env" "/etc/default/$unit"; do
+        if [ -s "$leftover" ] && grep -q '^K3S_' "$leftover"; then
+            stop K3S-11 "K3S_ variables in $leftover" "flags in $CONF/config.yaml alone" "move them into the document"
+        fi
+    done
+}
+
+# write_renewal UNIT: certificates last a year; see renew.sh. Runs on the node's own day of the week.
+write_renewal() {
+    case $1 in
+    k3s) certificate=$DATA/server/tls/client-admin.crt ;;
+    *) certificate=$DATA/agent/client-kubelet.crt ;;
+    esac
+    put "$work/renew" /usr/local/lib/fleet/k3s-renew 0755 >/dev/null
+    cat > "$work/renew.service" <<UNIT
+[Unit]
+Description=Restart of K3s before its certificates end
+
+[Service]
+Type=oneshot
+ExecStart=/bin/sh /usr/local/lib/fleet/k3s-renew $1 $certificate
+UNIT
+    cat > "$work/renew.timer" <<UNIT
+[Unit]
+Description=Weekly look at the certificates of K3s
+
+[Timer]
+OnCalendar=$(setting node renew_on) 03:00
+Persistent=true
+
+[Install]
+WantedBy=timers.target
+UNIT
+    new=$(put "$work/renew.service" /etc/systemd/system/fleet-k3s-renew.service 0644)
+    new=$new$(put "$work/renew.timer" /etc/systemd/system/fleet-k3s-renew.timer 0644)
+    if [ -n "$new" ]; then
+        systemctl daemon-reload
+        systemctl enable --now fleet-k3s-renew.timer >/dev/null 2>&1 ||
+            stop K3S-11 "systemctl enable --now fleet-k3s-renew.timer failing" "the timer running" "run it on the node"
+    fi
+}
+
+restarts() { systemctl show -p NRestarts "$1" 2>/dev/null | cut -d = -f 2; }
+
+# settle UNIT SECONDS FOUND EXPECTED CHECK...: polls a check of a started unit. A rising restart count is the sign of a
+# fatal error: then, or when the time is up, shows the journal's last complaints and stops.
+settle() {
+    unit=$1 patience=$2 found=$3 expected=$4
+    shift 4
+    first=$(restarts "$unit")
+    deadline=$(($(date +%s) + patience))
+    while ! "$@"; do
+        now=$(restarts "$unit")
+        if [ "${now:-0}" -gt $((${first:-0} + 2)) ]; then found="$unit restarting again and again"; break; fi
+        if [ "$(date +%s)" -ge "$deadline" ]; then found="$found after $patience s"; break; fi
+        sleep 1
+    done
+    if "$@"; then return 0; fi
+    say "last complaints of $unit:"
+    journalctl -u "$unit" -n 300 --no-pager -o cat 2>/dev/null | grep -E 'level=(fatal|error|warning)' | tail -n 5 >&2 || true
+    stop K3S-10 "$found" "$expected" "read the lines above and journalctl -u $unit on the node, then run the update again"
+}
+
+active() { [ "$(systemctl is-active "$1" 2>/dev/null)" = active ]; }
+
+# launch UNIT SECONDS: (re)starts without blocking, because a join that cannot end would block for ever.
+launch() {
+    # Not one restart: right after it the old process would still count as active.
+    systemctl stop "$1"
+    systemctl reset-failed "$1" >/dev/null 2>&1 || true
+    systemctl start --no-block "$1"
+    settle "$1" "$2" "$1 not active" "a running node" active "$1"
+}
+
+wanted_label() { [ -n "$(awk -F= -v name="$1" '$1 == name' "$work/labels.sorted")" ]; }
+
+# reconcile_labels NODE: K3s sets labels when it registers a node and never again.
+reconcile_labels() {
+    node=$1 record=$STATE/node-labels
+    mkdir -p "$STATE"
+    touch "$record"
+    sort "$work/labels" > "$work/labels.sorted"
+    args=''
+    while IFS= read -r pair; do [ -z "$pair" ] || args="$args $pair"; done < "$work/labels.sorted"
+    while IFS= read -r pair; do
+        name=${pair%%=*}
+        [ -z "$name" ] || wanted_label "$name" || args="$args $name-"
+    done < "$record"
+    # shellcheck disable=SC2086 # label pairs hold no blanks: the document's schema allows none
+    [ -z "$args" ] || kubectl label node "$node" --overwrite $args >/dev/null
+    cp "$work/labels.sorted" "$record"
+}
