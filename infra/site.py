@@ -1,0 +1,96 @@
+"""One site, from its Proxmox hosts up: the table of contents of the program. Only this file knows what comes first."""
+
+from dataclasses import dataclass
+
+import pulumi
+
+from infra.cilium import Cilium, CiliumArgs
+from infra.config import Fleet, Site, Vm
+from infra.k3s import K3s, K3sArgs, Mirror
+from infra.proxmox import Credentials, GpuContainer, GuestArgs, Hypervisor, HypervisorArgs, VirtualMachine
+from infra.remote import Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a stack adds to its document: secrets, and mirrors of an air-gapped site."""
+
+    credentials: Credentials
+    cilium_ca: tuple[pulumi.Input[str], pulumi.Input[str]]  # certificate and key, PEM, secret
+    artifacts: Mirror | None
+    charts: str | None  # chart directory
+
+
+class SiteStack(pulumi.ComponentResource):
+    """Guests, then clusters, then their network."""
+
+    outputs: dict[str, pulumi.Input[object]]
+
+    def __init__(self, fleet: Fleet, site_id: str, inputs: Inputs) -> None:
+        super().__init__("fleet:site:SiteStack", site_id)
+        site = fleet.sites[site_id]
+
+        hypervisor = Hypervisor(
+            f"proxmox-{site_id}",
+            HypervisorArgs(site_id=site_id, site=site, credentials=inputs.credentials),
+            pulumi.ResourceOptions(parent=self),
+        )
+        machines = self._guests(site_id, site, hypervisor, inputs.credentials)
+
+        self.outputs = {}
+        for cluster in site.clusters.values():
+            k3s = K3s(
+                f"k3s-{cluster.name}",
+                K3sArgs(
+                    site_id=site_id,
+                    site=site,
+                    common=fleet.common,
+                    cluster=cluster,
+                    machines=machines,
+                    mirror=inputs.artifacts,
+                ),
+                pulumi.ResourceOptions(parent=self),
+            )
+            published: dict[str, pulumi.Input[object]] = {
+                "api": f"https://{k3s.api_host}:6443",
+                "kubeconfig": k3s.kubeconfig,
+                "pod_cidr": str(cluster.pod_cidr),
+                "service_cidr": str(cluster.service_cidr),
+                "nodes": [*cluster.servers, *cluster.agents],
+            }
+            if cluster.cni == "cilium":
+                network = Cilium(
+                    f"cilium-{cluster.name}",
+                    CiliumArgs(
+                        cluster=cluster,
+                        line=fleet.common.cilium,
+                        lb=site.lb,
+                        bgp=site.bgp,
+                        router=str(site.vyos.lan_address),
+                        ca=inputs.cilium_ca,
+                        charts=inputs.charts,
+                    ),
+                    pulumi.ResourceOptions(parent=self, providers=[k3s.provider], depends_on=[k3s]),
+                )
+                published |= {
+                    "cilium": {"name": cluster.name, "id": cluster.cluster_id, "status": network.status},
+                    "asn": site.bgp.cilium_asn,
+                    "lb_pool": str(site.lb.pool),
+                    "vips": {key: str(vip) for key, vip in site.lb.vips if vip},
+                }
+            self.outputs[cluster.name] = published
+        self.register_outputs({})
+
+    def _guests(self, site_id: str, site: Site, hypervisor: Hypervisor, credentials: Credentials) -> dict[str, Machine]:
+        machines: dict[str, Machine] = {}
+        for guest in site.guests.values():
+            args = GuestArgs(site_id=site_id, site=site, image=hypervisor.images[guest.name], credentials=credentials)
+            name = f"guest-{guest.name}"
+            if isinstance(guest, Vm):
+                opts = pulumi.ResourceOptions(parent=self, providers=[hypervisor.token])
+                machines[guest.name] = VirtualMachine(name, guest, args, opts).machine
+            else:
+                login = hypervisor.root if guest.privileged and hypervisor.root else hypervisor.token
+                opts = pulumi.ResourceOptions(parent=self, providers=[login])
+                machines[guest.name] = GpuContainer(name, guest, args, opts).machine
+        return machines

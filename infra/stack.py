@@ -1,0 +1,174 @@
+"""What the engine hands to a run: which site, its secrets, its mirrors; and the gates before anything is registered."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypedDict
+
+import pulumi
+
+from infra.config import Fleet, load
+from infra.config.loading import COMMON_KEY, PROJECT_FILE, SITE_KEY, common_value, site_value
+from infra.k3s import Mirror
+from infra.proxmox import Credentials, needs_root
+from infra.rules import judge
+from infra.site import Inputs
+from infra.violation import InvariantError, Violation
+
+# Secrets of a stack: plain keys, because a secret nested in a structured value arrives as plain text.
+API_TOKEN = "proxmoxApiToken"
+ROOT_PASSWORD = "proxmoxRootPassword"
+SSH_PRIVATE_KEY = "sshPrivateKey"
+SSH_PUBLIC_KEY = "sshPublicKey"  # not secret
+CILIUM_CA_CERT = "ciliumCaCert"
+CILIUM_CA_KEY = "ciliumCaKey"
+SECRETS = (API_TOKEN, ROOT_PASSWORD, SSH_PRIVATE_KEY, CILIUM_CA_CERT, CILIUM_CA_KEY)
+
+
+class MirrorConfig(TypedDict):
+    """`fleet:artifacts`."""
+
+    url: str
+    sha256sums: str
+
+
+def checked_fleet(folder: Path, site_id: str) -> Fleet:
+    """The fleet of a folder, judged. Raises InvariantError with every fault; prints warnings and acknowledgements."""
+    fleet, violations = load(folder)
+    if fleet is None:
+        raise InvariantError(violations)
+    verdict = judge(fleet)
+    stops = [*verdict.stops, *_unknown_site(fleet, site_id)]
+    if site_id in fleet.sites:
+        stops += _engine_disagrees(folder, site_id)
+        if not pulumi.runtime.is_dry_run():
+            stops += gates(fleet, site_id)
+    if stops:
+        raise InvariantError(stops)
+    for warning in verdict.warnings:
+        if warning.site in (site_id, "common"):
+            pulumi.log.warn(str(warning))
+    for violation, reason in verdict.accepted:
+        if violation.site == site_id:
+            pulumi.log.info(f"accepted: {violation}; because: {reason}")
+    assumed = len(fleet.sites[site_id].assumed) + len(fleet.common.assumed)
+    if assumed:
+        pulumi.log.info(f"{assumed} assumed values: a real update refuses until each is confirmed")
+    return fleet
+
+
+def gates(fleet: Fleet, site_id: str) -> Iterator[Violation]:
+    """What a preview may show and a real update must not do."""
+    site = fleet.sites[site_id]
+    for root, paths in (("common", fleet.common.assumed), (site_id, site.assumed)):
+        for path in paths:
+            yield Violation(
+                id="GEN-07",
+                path=f"{root}.{path}",
+                found="an assumed value",
+                expected="a value that a person confirmed",
+                remedy=f"check it, then delete its line under {root}.assumed",
+            )
+    for guest in site.guests.values():
+        if guest.existing:
+            yield Violation(
+                id="PVE-03",
+                path=f"{site_id}.guests.{guest.name}.existing",
+                found="a guest that exists already",
+                expected="an adopted guest",
+                remedy="adoption is not built yet: this version can only make new guests",
+                source="CPPS-ADR-005",
+            )
+
+
+def inputs(fleet: Fleet, site_id: str) -> Inputs:
+    """Secrets and mirrors of the stack. Raises InvariantError that names every missing one."""
+    config = pulumi.Config("fleet")
+    wanted = [API_TOKEN, SSH_PRIVATE_KEY, SSH_PUBLIC_KEY]
+    if needs_root(fleet.sites[site_id]):
+        wanted.append(ROOT_PASSWORD)
+    if any(cluster.cni == "cilium" for cluster in fleet.sites[site_id].clusters.values()):
+        wanted += [CILIUM_CA_CERT, CILIUM_CA_KEY]
+    values = {key: config.get_secret(key) if key in SECRETS else config.get(key) for key in wanted}
+    faults = [_missing(site_id, key) for key, value in values.items() if value is None]
+    mirror, mirror_faults = _mirror(site_id, config.get_object("artifacts"))
+    if faults or mirror_faults:
+        raise InvariantError([*faults, *mirror_faults])
+    given = {key: value for key, value in values.items() if value is not None}
+    return Inputs(
+        credentials=Credentials(
+            api_token=given[API_TOKEN],
+            root_password=given.get(ROOT_PASSWORD),
+            ssh_private_key=given[SSH_PRIVATE_KEY],
+            ssh_public_key=given[SSH_PUBLIC_KEY],
+        ),
+        cilium_ca=(given.get(CILIUM_CA_CERT, ""), given.get(CILIUM_CA_KEY, "")),
+        artifacts=mirror,
+        charts=config.get("charts"),
+    )
+
+
+def _missing(site_id: str, key: str) -> Violation:
+    flag = "--secret " if key in SECRETS else ""
+    return Violation(
+        id="SEC-07",
+        path=f"{site_id}.fleet:{key}",
+        found="nothing",
+        expected="a secret of the stack" if key in SECRETS else "a value of the stack",
+        remedy=f"pulumi config set {flag}fleet:{key} (reads the value from standard input)",
+    )
+
+
+def _mirror(site_id: str, value: Any) -> tuple[Mirror | None, list[Violation]]:
+    if value is None:
+        return None, []
+    known = MirrorConfig.__required_keys__
+    texts = isinstance(value, dict) and set(value) == known and all(isinstance(part, str) for part in value.values())
+    if texts and re.fullmatch("[0-9a-f]{64}", value["sha256sums"]):
+        return Mirror(url=value["url"], sha256sums=value["sha256sums"]), []
+    fault = Violation(
+        id="DOC-03",
+        path=f"{site_id}.fleet:artifacts",
+        found="something else",
+        expected="a mapping with the texts url, and sha256sums: 64 hex digits",
+        remedy="correct the value",
+    )
+    return None, [fault]
+
+
+def _unknown_site(fleet: Fleet, site_id: str) -> Iterator[Violation]:
+    if site_id not in fleet.sites:
+        yield Violation(
+            id="GEN-01",
+            path=f"Pulumi.{site_id}.yaml",
+            found="no such document",
+            expected=f"a stack named like one of {', '.join(fleet.sites)}",
+            remedy="select the stack of a site, or add its stack file",
+        )
+
+
+def _engine_disagrees(folder: Path, site_id: str) -> Iterator[Violation]:
+    """The engine reads the stack file too; a value that the two understand differently must not pass."""
+    config = pulumi.Config("fleet")
+    for root, seen, read in (
+        (site_id, config.get_object("site"), site_value(folder / f"Pulumi.{site_id}.yaml")),
+        ("common", config.get_object("common"), common_value(folder / PROJECT_FILE)),
+    ):
+        if seen != read:
+            key = COMMON_KEY if root == "common" else SITE_KEY
+            path = ".".join([root, *_first_difference(seen, read)])
+            yield Violation(
+                id="DOC-01",
+                path=path,
+                found=f"a value of {key} that the engine reads differently",
+                expected="the same value",
+                remedy="quote it, or remove --config overrides and --config-file",
+            )
+
+
+def _first_difference(one: Any, other: Any) -> list[str]:
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in [*one, *other]:
+            if one.get(key) != other.get(key):
+                return [str(key), *_first_difference(one.get(key), other.get(key))]
+    return []
