@@ -1,0 +1,138 @@
+"""The real Pulumi engine inside the lab: its environment, its stacks, and what it says, line by line."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.stack import SECRETS
+from lab import PROJECT, LabError, control
+from lab.place import Place
+
+CONFIG_TIMEOUT_S = 120
+UPDATE_TIMEOUT_S = 3600
+STOP_PATIENCE_S = 60
+_DONE = re.compile(r"^ ?(?P<sign>\+|~|-|\+-|<) +(?P<type>\S+) (?P<name>\S+) (?P<what>created|updated|deleted|replaced)")
+
+
+class Engine:
+    """Runs pulumi in the lab's network, on the lab's copies, with the lab's plugins."""
+
+    def __init__(self, place: Place, toolchain: Path) -> None:
+        self._place, self._toolchain = place, toolchain
+
+    def environment(self) -> dict[str, str]:
+        """Nothing of the caller's Pulumi reaches the lab: no backend, no token, no passphrase, no home."""
+        place = self._place
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("PULUMI_", "KUBE"))}
+        home = place.root / "home"
+        home.mkdir(parents=True, exist_ok=True)
+        path = [str(place.plugins), str(self._toolchain), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+        return kept | {
+            "PATH": os.pathsep.join(path),
+            "HOME": str(home),
+            "PYTHONPATH": str(PROJECT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "SSL_CERT_FILE": str(place.authorities),
+            "REQUESTS_CA_BUNDLE": str(place.authorities),
+            "PULUMI_HOME": str(place.root / "pulumi-home"),
+            "PULUMI_BACKEND_URL": f"file://{place.state}",
+            "PULUMI_CONFIG_PASSPHRASE_FILE": str(place.passphrase),
+            "PULUMI_SKIP_UPDATE_CHECK": "true",
+            "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+        }
+
+    def prepare(self, site: str, config: dict[str, str]) -> None:
+        """Makes the stack and gives it the secrets it lacks. Values go by standard input, never as arguments."""
+        self._place.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not any(self._place.state.glob(f".pulumi/stacks/fleet/{site}.json*")):
+            self._quiet(["stack", "init", site, "--no-select"])
+        file = self._place.work / f"Pulumi.{site}.yaml"
+        known = yaml.safe_load(file.read_text()).get("config", {})
+        for key, value in config.items():
+            if f"fleet:{key}" not in known:
+                kind = "--secret" if key in SECRETS else "--plaintext"
+                self._quiet(["config", "set", kind, f"fleet:{key}", "--stack", site], stdin=value)
+
+    def _quiet(self, arguments: list[str], stdin: str | None = None) -> str:
+        done = subprocess.run(
+            self._command(arguments),
+            input=stdin,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=CONFIG_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode:
+            raise LabError(f"pulumi {' '.join(arguments[:3])}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def _command(self, arguments: list[str]) -> list[str]:
+        return [str(self._toolchain / "pulumi"), *arguments, "--cwd", str(self._place.work), "--non-interactive"]
+
+    def run(self, verb: str, site: str, on_line: Callable[[str], None], *more: str) -> int:
+        """Runs `pulumi up` or `preview` of a site inside the lab; every line goes to the log and to `on_line`.
+
+        On Ctrl-C the engine is asked to stop, and given time to write its state.
+        """
+        extra = ["--yes", "--skip-preview"] if verb == "up" else []
+        arguments = [verb, "--stack", site, "--suppress-permalink=true", "--color", "never", *extra, *more]
+        log = self._place.logs / f"pulumi-{verb}-{site}.log"
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                control.inside(self._place.root, self._command(arguments)),
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                process_group=0,  # nsenter passes no signal on; its group reaches the engine
+            )
+            watchdog = threading.Timer(UPDATE_TIMEOUT_S, _end, [process])
+            watchdog.daemon = True
+            watchdog.start()
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    file.write(line)
+                    file.flush()
+                    on_line(line.rstrip("\n"))
+                return process.wait()
+            finally:
+                watchdog.cancel()
+                _end(process)
+
+    def outputs(self, site: str) -> dict[str, Any]:
+        """Stack outputs with their secrets. Empty before the first update."""
+        text = self._quiet(["stack", "output", "--show-secrets", "--json", "--stack", site])
+        outputs: dict[str, Any] = yaml.safe_load(text) or {}
+        return outputs
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """Asks the engine to stop, as Ctrl-C does, then insists."""
+    for number, patience_s in ((signal.SIGINT, STOP_PATIENCE_S), (signal.SIGKILL, STOP_PATIENCE_S)):
+        if process.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=patience_s)
+
+
+def telling(line: str) -> str | None:
+    """A finished step, short; an error or warning as it is; None for the rest."""
+    if done := _DONE.match(line):
+        seconds = re.search(r"\(([\d.]+s)\)", line)
+        return f"{done['what']} {done['name']}" + (f" ({seconds[1]})" if seconds else "")
+    return None
