@@ -1,0 +1,168 @@
+"""A folder of documents becomes a fleet, or every fault of shape of every document."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from infra.config.loading import PROJECT_FILE, load, stack_files
+from infra.violation import Violation
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in (PROJECT_FILE, "Pulumi.franca.yaml", "Pulumi.sp.yaml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def edit(folder: Path, name: str, old: str, new: str) -> None:
+    path = folder / name
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def faults(folder: Path) -> list[Violation]:
+    fleet, found = load(folder)
+    assert (fleet is None) == bool(found)
+    return found
+
+
+def test_the_shipped_folder_is_a_fleet() -> None:
+    fleet, found = load(ROOT)
+    assert found == []
+    assert fleet is not None
+    assert list(fleet.sites) == ["franca", "sp"]
+
+
+def test_entries_know_their_names(folder: Path) -> None:
+    fleet, _ = load(folder)
+    assert fleet is not None
+    assert [path for path, _, _ in fleet.clusters()] == [
+        "franca.clusters.cluster-fca",
+        "sp.clusters.cluster-sp",
+        "sp.clusters.gpu-sp",
+    ]
+    assert {guest.name for _, _, guest in fleet.guests()} >= {"vm-cpps-02", "gpu-sp-01"}
+
+
+def test_a_new_stack_file_is_a_new_site(folder: Path) -> None:
+    shutil.copy(ROOT / "tests" / "sites" / "Pulumi.norte.yaml", folder)
+    fleet, found = load(folder)
+    assert found == []
+    assert fleet is not None
+    assert "norte" in fleet.sites
+
+
+def test_other_files_are_no_stack_files(folder: Path) -> None:
+    for name in ("Pulumi.SP.yaml", "Pulumi.a.b.yaml", "Pulumi.sp.yml", "Pulumi.sp.yaml.orig", "Pulumi..yaml"):
+        (folder / name).write_text("broken: [", encoding="utf-8")
+    assert list(stack_files(folder)) == ["franca", "sp"]
+
+
+def test_an_unknown_key_suggests_the_near_one(folder: Path) -> None:
+    edit(folder, "Pulumi.sp.yaml", "lan_cidr:", "lan_cdir:")
+    found = {fault.id: fault for fault in faults(folder)}
+    assert found["DOC-02"].path == "sp.network.lan_cdir"
+    assert "lan_cidr" in found["DOC-02"].remedy
+    assert found["GEN-07"].path == "sp.network.lan_cidr"
+
+
+def test_an_unknown_key_of_a_guest_suggests_keys_of_guests(folder: Path) -> None:
+    edit(folder, "Pulumi.sp.yaml", "memory_mib: 65536", "memory_mb: 65536")
+    found = {fault.id: fault for fault in faults(folder)}
+    assert found["DOC-02"].path == "sp.guests.gpu-sp-01.memory_mb"
+    assert "memory_mib" in found["DOC-02"].remedy
+
+
+def test_missing_values_of_all_documents_are_reported_together(folder: Path) -> None:
+    edit(folder, "Pulumi.sp.yaml", "      site_asn: 65002\n", "")
+    edit(folder, "Pulumi.sp.yaml", "      lan_address: 192.168.10.1\n", "")
+    edit(folder, "Pulumi.franca.yaml", "      pool: {start: 192.168.0.240, stop: 192.168.0.250}\n", "")
+    edit(folder, PROJECT_FILE, "      dns_zone: colabh.org\n", "")
+    assert {(fault.id, fault.path) for fault in faults(folder)} == {
+        ("GEN-07", "sp.bgp.site_asn"),
+        ("GEN-07", "sp.vyos.lan_address"),
+        ("GEN-07", "franca.lb.pool"),
+        ("GEN-07", "common.dns_zone"),
+    }
+
+
+def test_an_empty_site_lists_everything_it_needs(folder: Path) -> None:
+    (folder / "Pulumi.sp.yaml").write_text("config:\n  fleet:site: {schema_version: 1}\n", encoding="utf-8")
+    missing = {fault.path for fault in faults(folder)}
+    assert {fault.id for fault in faults(folder)} == {"GEN-07"}
+    assert missing >= {f"sp.{key}" for key in ("network", "vyos", "wireguard", "bgp", "lb", "proxmox", "guests")}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path"),
+    [
+        ("site_asn: 65002", 'site_asn: "65002"', "sp.bgp.site_asn"),
+        ("site_asn: 65002", "site_asn: 65002.0", "sp.bgp.site_asn"),
+        ("vmid: 201", "vmid: true", "sp.guests.vm-sp-01.vmid"),
+        ("lan_cidr: 192.168.10.0/24", "lan_cidr: 192.168.10.1/24", "sp.network.lan_cidr"),
+        ("lan_cidr: 192.168.10.0/24", "lan_cidr: 10", "sp.network.lan_cidr"),
+        ("address: 192.168.10.21", "address: 192.168.10.256", "sp.guests.vm-sp-01.address"),
+        ("in_mesh: true", 'in_mesh: "true"', "sp.clusters.cluster-sp.in_mesh"),
+        ('hardware_tier: "3"', "hardware_tier: 3", "sp.proxmox.hosts.pve-ippri-31.hardware_tier"),
+        ("kind: lxc", "kind: jail", "sp.guests.gpu-sp-01"),
+        ("cluster_id: 2", "cluster_id: 256", "sp.clusters.cluster-sp.cluster_id"),
+        ("    guests:", "    guests: 5\n    other:", "sp.guests"),
+    ],
+)
+def test_a_value_of_the_wrong_type_or_range_is_named(folder: Path, old: str, new: str, path: str) -> None:
+    edit(folder, "Pulumi.sp.yaml", old, new)
+    found = [fault for fault in faults(folder) if fault.path.startswith(path)]
+    assert [fault.id for fault in found] == ["DOC-03"]
+
+
+def test_a_name_that_kubernetes_refuses_is_a_fault(folder: Path) -> None:
+    edit(folder, "Pulumi.sp.yaml", "      vm-sp-02:\n", "      VM_sp_02:\n")
+    assert "DOC-03" in {fault.id for fault in faults(folder)}
+
+
+def test_a_broken_file_does_not_hide_the_faults_of_the_others(folder: Path) -> None:
+    (folder / "Pulumi.franca.yaml").write_text("config: [\n", encoding="utf-8")
+    edit(folder, "Pulumi.sp.yaml", "      site_asn: 65002\n", "")
+    assert {fault.id for fault in faults(folder)} == {"DOC-01", "GEN-07"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["name: fleet\n", "config: 5\n", "config: {}\n", "config:\n  fleet:site: text\n", "config:\n  fleet:site: []\n"],
+)
+def test_a_stack_file_without_a_site_says_where_it_belongs(folder: Path, text: str) -> None:
+    (folder / "Pulumi.sp.yaml").write_text(text, encoding="utf-8")
+    (fault,) = faults(folder)
+    assert (fault.id, fault.path) == ("GEN-07", "sp")
+    assert "fleet:site" in fault.found
+
+
+def test_no_stack_file_at_all_is_a_fault(tmp_path: Path) -> None:
+    shutil.copy(ROOT / PROJECT_FILE, tmp_path)
+    assert [fault.id for fault in faults(tmp_path)] == ["GEN-01"]
+
+
+def test_a_missing_project_file_is_a_fault(folder: Path) -> None:
+    (folder / PROJECT_FILE).unlink()
+    assert [(fault.id, fault.path) for fault in faults(folder)] == [("DOC-01", PROJECT_FILE)]
+
+
+def test_encrypted_values_are_never_read(folder: Path) -> None:
+    path = folder / "Pulumi.sp.yaml"
+    secret = "encryptionsalt: v1:abc\n" + path.read_text(encoding="utf-8")
+    path.write_text(secret + "  fleet:token:\n    secure: v1:DEADBEEF\n", encoding="utf-8")
+    fleet, found = load(folder)
+    assert found == []
+    assert "DEADBEEF" not in repr(fleet)
+
+
+def test_a_value_is_shown_short_and_printable(folder: Path) -> None:
+    edit(folder, "Pulumi.sp.yaml", "bridge: vmbr0", 'bridge: "' + "x" * 5000 + '\\e[31m"')
+    (fault,) = faults(folder)
+    assert len(str(fault)) < 400
+    assert str(fault).isprintable()

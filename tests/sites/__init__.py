@@ -1,0 +1,140 @@
+"""The documents that tests declare: the shipped ones, an invented third site, and changed copies of both.
+
+A plan is declared once per fleet and site and shared: its record is plain data that no test changes.
+"""
+
+import copy
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cli.plan import Declared, plan
+from cli.stand_in_inputs import placeholders
+from infra.config import Common, Fleet, Site
+from infra.config.loading import PROJECT_FILE, common_value, parse, site_value, stack_files
+
+ROOT = Path(__file__).parents[2]
+THIRD = "norte"
+SITES = ("franca", "sp", THIRD)
+Documents = dict[str, dict[str, Any]]  # by site id, and `common`
+Record = dict[tuple[str, str], Declared]
+
+TUNNELS = (
+    {"interface": "wg1", "cidr": "10.255.1.0/30", "ends": {"franca": "10.255.1.1", THIRD: "10.255.1.2"}},
+    {"interface": "wg2", "cidr": "10.255.2.0/30", "ends": {"sp": "10.255.2.1", THIRD: "10.255.2.2"}},
+)
+CHECKSUMS = {"binary_sha256": "c" * 64, "images_sha256": "d" * 64}
+
+# What no document uses yet: a second disk, further tags, a known host key, an agent, labels and kubelet settings.
+FIRST_NODE = {
+    "disks": [{"storage": "fast", "size_gib": 64}, {"storage": "fast", "size_gib": 444}],
+    "tags": ["zone-b", "audited"],
+    "ssh_host_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAnortenortenortenortenortenortenortenorten",
+    "node_labels": {"rack": "r1"},
+}
+AGENT = {
+    "kind": "vm",
+    "host": "marble",
+    "vmid": 9004,
+    "address": "172.22.64.24",
+    "cores": 2,
+    "memory_mib": 4096,
+    "disks": [{"storage": "fast", "size_gib": 22}],
+    "cpu_type": "x86-64-v3",
+    "start_order": 7,
+    "stateful": False,
+    "backup": {"pbs": True},
+    "node_labels": {"pool": "spare", "rack": "r9"},
+}
+MAIN = {
+    "k3s_version": "v1.32.11+k3s3",
+    "agents": ["north-d"],
+    "disable": ["traefik", "servicelb", "metrics-server"],
+    "node_labels": {"zone": "north", "rack": "none"},
+    "kubelet_args": ["max-pods=60"],
+    "logs": {"max_size_mib": 7, "max_files": 3},
+}
+
+
+@cache
+def _documents() -> Documents:
+    common = common_value(ROOT / PROJECT_FILE)
+    common["tunnels"] += TUNNELS
+    common["k3s_checksums"]["v1.32.11+k3s3"] = CHECKSUMS
+    common["operators"] = {"zoe": "ssh-ed25519 AAAAzoe", "ana": "ssh-ed25519 AAAAana"}
+    third = site_value(Path(__file__).with_name(f"Pulumi.{THIRD}.yaml"))
+    third["guests"]["north-a"] |= FIRST_NODE
+    third["guests"]["north-d"] = AGENT
+    third["clusters"]["north"] |= MAIN
+    shipped = {site_id: site_value(path) for site_id, path in stack_files(ROOT).items()}
+    return {"common": common, THIRD: third} | shipped
+
+
+def fleet_of(documents: Documents) -> Fleet:
+    """Models of plain documents, which must be sound."""
+    common, faults = parse(Common, "common", documents["common"])
+    sites: dict[str, Site] = {}
+    for site_id, value in documents.items():
+        if site_id != "common":
+            site, found = parse(Site, site_id, value)
+            faults += found
+            if site is not None:
+                sites[site_id] = site
+    assert common is not None and not faults, faults
+    return Fleet(common, sites)
+
+
+@cache
+def three_sites() -> Fleet:
+    """The shipped sites and the invented one."""
+    return fleet_of(_documents())
+
+
+def changed(edit: Callable[[Documents], object]) -> Fleet:
+    """The three sites after an edit of their documents."""
+    documents = plain_documents()
+    edit(documents)
+    return fleet_of(documents)
+
+
+def plain_documents() -> Documents:
+    """The three sites as plain data, for a test to change."""
+    return copy.deepcopy(_documents())
+
+
+def confirmed(documents: Documents) -> Documents:
+    """The same documents once people have settled what is open: nothing assumed, nothing empty, every guest new."""
+    for value in documents.values():
+        value.pop("assumed", None)
+    documents["common"]["cilium"]["ca_sha256"] = "e" * 64
+    documents["common"]["k3s_checksums"]["v1.32.13+k3s1"] = dict(CHECKSUMS)
+    for site_id in set(documents) - {"common"}:
+        site = documents[site_id]
+        site["wireguard"]["public_key"] = (
+            site["wireguard"]["public_key"] or "c29tZS1wdWJsaWMta2V5LW9mLTMyLWJ5dGVzLTAwMDA="
+        )
+        for image in ("vm_image", "container_template"):
+            if site["proxmox"].get(image):
+                site["proxmox"][image]["sha256"] = "f" * 64
+        for guest in site["guests"].values():
+            if guest.pop("existing", False):
+                site.setdefault("accept", {})["PVE-03"] = "tests begin with empty hosts"
+            guest.pop("current", None)
+    return documents
+
+
+def plan_of(fleet: Fleet, site_id: str) -> Record:
+    """What the program declares for a site of any fleet, with placeholders for secrets."""
+    return plan(fleet, site_id, placeholders)
+
+
+@cache
+def declared(site_id: str) -> Record:
+    """What the program declares for a site of the three."""
+    return plan_of(three_sites(), site_id)
+
+
+def of_type(record: Record, suffix: str) -> dict[str, Declared]:
+    """Resources by name whose type token ends so."""
+    return {name: resource for (kind, name), resource in record.items() if kind.endswith(suffix)}

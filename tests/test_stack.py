@@ -1,0 +1,303 @@
+"""A run of `__main__.py` under mocks: what it asks of the engine, and what stops it before anything is registered."""
+
+import asyncio
+import base64
+import json
+import logging
+import runpy
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+import yaml
+
+from cli.plan import Recorder
+from infra.config.loading import common_value, site_value
+from infra.stack import SECRETS
+from infra.violation import InvariantError
+from tests.sites import ROOT, THIRD, Documents, Record, confirmed, of_type, plain_documents
+
+SECRET_VALUES = {f"fleet:{key}": f"MARK-{key}" for key in SECRETS}
+GIVEN = SECRET_VALUES | {"fleet:sshPublicKey": "ssh-ed25519 PUBLIC"}
+
+
+@dataclass
+class Run:
+    """One run of the program and how it ended."""
+
+    record: Record
+    error: InvariantError | None = None
+    result: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def registered(self) -> set[str]:
+        """Everything but the stack itself, which the engine makes."""
+        return {name for kind, name in self.record if kind != "pulumi:pulumi:Stack"}
+
+    def faults(self) -> list[tuple[str, str]]:
+        assert self.error is not None, "the program went on"
+        return [(violation.id, violation.path) for violation in self.error.violations]
+
+
+@dataclass
+class Project:
+    """A folder with the program and documents, and what the engine knows of them."""
+
+    folder: Path
+
+    def write(self, documents: Documents) -> "Project":
+        for name, value in documents.items():
+            file = "Pulumi.yaml" if name == "common" else f"Pulumi.{name}.yaml"
+            config = {"fleet:common": {"value": value}} if name == "common" else {"fleet:site": value}
+            head = {"name": "fleet", "runtime": "python"} if name == "common" else {}
+            text = yaml.safe_dump({**head, "config": config}, sort_keys=False)
+            (self.folder / file).write_text(text, encoding="utf-8")
+        return self
+
+    def engine_config(self, stack: str) -> dict[str, str]:
+        return {
+            "fleet:site": json.dumps(site_value(self.folder / f"Pulumi.{stack}.yaml")),
+            "fleet:common": json.dumps(common_value(self.folder / "Pulumi.yaml")),
+        }
+
+    def run(self, stack: str, *, preview: bool, **config: str | None) -> Run:
+        """`config` adds to what a sound stack has; None takes a key away."""
+        known = self.engine_config(stack) | GIVEN | {f"fleet:{key}": value for key, value in config.items()}
+        values = {key: value for key, value in known.items() if value is not None}
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        recorder = Recorder()
+        pulumi.runtime.reset_options()
+        pulumi.runtime.set_all_config(values, [key for key in values if key in SECRET_VALUES])
+        run = Run(recorder.declared)
+        try:
+            pulumi.runtime.set_mocks(
+                recorder.mocks,
+                project="fleet",
+                stack=stack,
+                preview=preview,
+                logger=logging.getLogger("engine"),
+                monitor=recorder,
+            )
+
+            def program() -> None:
+                run.result = runpy.run_path(str(self.folder / "__main__.py"))
+
+            pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]  # the SDK's mocks are not typed
+        except InvariantError as error:
+            run.error = error
+        finally:
+            pulumi.runtime.set_all_config({}, [])
+            pulumi.runtime.reset_options()
+            loop.close()
+            asyncio.set_event_loop(None)
+        return run
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """The shipped documents, verbatim."""
+    for path in [ROOT / "__main__.py", *ROOT.glob("Pulumi*.yaml")]:
+        shutil.copy(path, tmp_path)
+    return Project(tmp_path)
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Project:
+    """All three sites with every value confirmed and no guest that exists."""
+    shutil.copy(ROOT / "__main__.py", tmp_path)
+    return Project(tmp_path).write(confirmed(plain_documents()))
+
+
+def edited(project: Project, site_id: str, edit: Any) -> Project:
+    file = "Pulumi.yaml" if site_id == "common" else f"Pulumi.{site_id}.yaml"
+    value = common_value(project.folder / file) if site_id == "common" else site_value(project.folder / file)
+    edit(value)
+    return project.write({site_id: value})
+
+
+# What goes through
+
+
+@pytest.mark.parametrize("stack", ["franca", "sp"])
+def test_a_preview_shows_the_shipped_sites_and_counts_what_is_assumed(
+    project: Project, stack: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "engine"):
+        run = project.run(stack, preview=True)
+    assert run.error is None
+    assert stack in run.registered
+    documents = plain_documents()
+    count = len(documents[stack]["assumed"]) + len(documents["common"]["assumed"])
+    assert f"{count} assumed values: a real update refuses until each is confirmed" in caplog.text
+
+
+@pytest.mark.parametrize("stack", ["franca", "sp", THIRD])
+def test_a_real_update_of_a_confirmed_document_goes_through(sound: Project, stack: str) -> None:
+    run = sound.run(stack, preview=False)
+    assert run.error is None
+    site = site_value(sound.folder / f"Pulumi.{stack}.yaml")
+    assert {f"k3s-{cluster}" for cluster in site["clusters"]} <= run.registered
+    assert set(run.result["site"].outputs) == set(site["clusters"])
+
+
+def test_what_is_accepted_is_said_with_its_reason_and_warnings_are_printed_for_the_own_site_alone(
+    project: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "engine"):
+        project.run("sp", preview=True)
+    assert "accepted: [TIER-09] sp.guests.gpu-sp-01.host" in caplog.text
+    assert "because: pve-ippri-31 has run" in caplog.text
+    assert "[BGP-12] sp.lb.pool" in caplog.text
+    assert "[BGP-12] franca.lb.pool" not in caplog.text
+
+
+# Gates
+
+
+@pytest.mark.parametrize("stack", ["franca", "sp"])
+def test_gen_07_a_real_update_names_every_assumed_value_of_its_site_and_of_the_fleet(
+    project: Project, stack: str
+) -> None:
+    run = project.run(stack, preview=False)
+    documents = plain_documents()
+    expected = [("GEN-07", f"common.{path}") for path in documents["common"]["assumed"]]
+    expected += [("GEN-07", f"{stack}.{path}") for path in documents[stack]["assumed"]]
+    assert [fault for fault in run.faults() if fault[0] == "GEN-07"] == expected
+    assert run.registered == set()
+
+
+@pytest.mark.parametrize(("stack", "guests"), [("franca", ["vm-cpps-02", "vm-cpps-03"]), ("sp", ["gpu-sp-01"])])
+def test_pve_03_a_real_update_makes_no_second_guest_beside_one_that_exists(
+    project: Project, stack: str, guests: list[str]
+) -> None:
+    run = project.run(stack, preview=False)
+    found = [path for rule, path in run.faults() if rule == "PVE-03"]
+    assert found == [f"{stack}.guests.{guest}.existing" for guest in guests]
+
+
+def test_gen_02_what_a_sibling_assumes_stops_nobody_else(sound: Project) -> None:
+    edited(sound, "sp", lambda site: site.update(assumed=["network.mtu"]))
+    assert sound.run("franca", preview=False).error is None
+    assert sound.run("sp", preview=False).faults() == [("GEN-07", "sp.network.mtu")]
+
+
+def test_a_value_that_the_fleet_assumes_stops_every_site(sound: Project) -> None:
+    edited(sound, "common", lambda common: common.update(assumed=["cilium.datapath"]))
+    for stack in ("franca", THIRD):
+        assert sound.run(stack, preview=False).faults() == [("GEN-07", "common.cilium.datapath")]
+
+
+# Secrets and mirrors
+
+
+def test_sec_07_every_missing_secret_is_named_at_once(sound: Project) -> None:
+    run = sound.run("sp", preview=True, **dict.fromkeys([*SECRETS, "sshPublicKey"]))
+    assert sorted(run.faults()) == sorted(("SEC-07", f"sp.fleet:{key}") for key in [*SECRETS, "sshPublicKey"])
+    assert run.registered == set()
+    text = str(run.error)
+    assert "pulumi config set --secret fleet:ciliumCaKey" in text
+    assert "pulumi config set fleet:sshPublicKey" in text
+
+
+def test_a_site_without_containers_needs_no_root_password(sound: Project) -> None:
+    assert sound.run("franca", preview=True, proxmoxRootPassword=None).error is None
+    assert sound.run("sp", preview=True, proxmoxRootPassword=None).faults() == [
+        ("SEC-07", "sp.fleet:proxmoxRootPassword")
+    ]
+
+
+def test_a_secret_that_was_set_in_plain_text_is_hidden_all_the_same(sound: Project) -> None:
+    run = sound.run("sp", preview=True)
+    shown = json.dumps([made.masked() for made in run.record.values()], default=str)
+    assert "MARK-" not in shown
+    assert base64.b64encode(b"MARK-ciliumCaKey").decode() not in shown
+
+
+def test_a_mirror_reaches_the_nodes(sound: Project) -> None:
+    mirror = json.dumps({"url": "http://mirror.example", "sha256sums": "a" * 64})
+    run = sound.run("franca", preview=True, artifacts=mirror)
+    told = of_type(run.record, ":Command")["k3s-cluster-fca-server-vm-cpps-02"].inputs["stdin"]
+    assert f"list_url=http://mirror.example/SHA256SUMS\nlist_sha256={'a' * 64}\n" in told
+
+
+def test_a_chart_directory_reaches_the_release(sound: Project) -> None:
+    run = sound.run("franca", preview=True, charts="/charts")
+    (release,) = of_type(run.record, ":Release").values()
+    assert release.inputs["chart"].startswith("/charts/cilium-1.17.")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['{"url": "http://m"}', '{"url": "http://m", "sha256sums": 5}', '{"url": "u", "sha256sums": "s", "x": 1}', "[]"],
+)
+def test_a_misshapen_mirror_is_refused_together_with_what_is_missing(sound: Project, value: str) -> None:
+    run = sound.run("franca", preview=True, artifacts=value, sshPrivateKey=None)
+    assert run.faults() == [("SEC-07", "franca.fleet:sshPrivateKey"), ("DOC-03", "franca.fleet:artifacts")]
+
+
+# Documents
+
+
+def test_a_value_that_the_engine_reads_differently_is_refused_with_its_path(sound: Project) -> None:
+    site = site_value(sound.folder / "Pulumi.sp.yaml")
+    site["bgp"]["site_asn"] = "65002"
+    run = sound.run("sp", preview=True, site=json.dumps(site))
+    assert run.faults() == [("DOC-01", "sp.bgp.site_asn")]
+    assert run.registered == set()
+
+
+def test_a_fact_of_the_fleet_that_the_engine_reads_differently_is_refused_with_its_path(sound: Project) -> None:
+    common = common_value(sound.folder / "Pulumi.yaml")
+    common["git"]["revision"] = "other"
+    run = sound.run("sp", preview=True, common=json.dumps(common))
+    assert run.faults() == [("DOC-01", "common.git.revision")]
+
+
+def test_a_document_that_the_engine_does_not_have_is_refused(sound: Project) -> None:
+    run = sound.run("sp", preview=True, site=None)
+    assert run.faults() == [("DOC-01", "sp")]
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_a_fleet_that_breaks_rules_registers_nothing_and_names_them_all(sound: Project, preview: bool) -> None:
+    def edit(site: dict[str, Any]) -> None:
+        site["guests"]["vm-sp-02"]["vmid"] = site["guests"]["vm-sp-01"]["vmid"]
+        site["clusters"]["cluster-sp"]["pod_cidr"] = "10.41.0.0/16"
+
+    run = edited(sound, "sp", edit).run("sp", preview=preview)
+    assert {"PVE-08", "NET-09"} <= {rule for rule, _ in run.faults()}
+    assert run.registered == set()
+
+
+def test_a_fault_of_a_sibling_stops_a_site_too(sound: Project) -> None:
+    """Rules hold between the sites: two of them must not claim one range."""
+
+    def edit(site: dict[str, Any]) -> None:
+        site["clusters"]["cluster-sp"]["pod_cidr"] = "10.41.0.0/16"
+
+    run = edited(sound, "sp", edit).run("franca", preview=True)
+    assert "NET-09" in {rule for rule, _ in run.faults()}
+    assert run.registered == set()
+
+
+def test_faults_of_shape_of_all_documents_are_named_at_once(sound: Project) -> None:
+    edited(sound, "sp", lambda site: site["bgp"].update(site_asm=1))
+    edited(sound, "franca", lambda site: site["bgp"].pop("hold_time_s"))
+    run = sound.run("sp", preview=True)
+    assert sorted(run.faults()) == [("DOC-02", "sp.bgp.site_asm"), ("GEN-07", "franca.bgp.hold_time_s")]
+    assert run.registered == set()
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_gen_01_a_stack_without_a_document_is_told_which_ones_there_are(sound: Project, preview: bool) -> None:
+    run = sound.run("nowhere", preview=preview, site=None)
+    assert run.faults() == [("GEN-01", "Pulumi.nowhere.yaml")]
+    assert "franca, norte, sp" in str(run.error)
+
+
+def test_the_error_of_a_run_prints_without_a_traceback() -> None:
+    assert issubclass(InvariantError, pulumi.RunError)
