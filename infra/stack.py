@@ -109,6 +109,14 @@ def inputs(fleet: Fleet, site_id: str) -> Inputs:
 
 
 def _missing(site_id: str, key: str) -> Violation:
+    if key == ROOT_PASSWORD:
+        return Violation(
+            id="LXC-12",
+            path=f"{site_id}.fleet:{key}",
+            found="an API token alone",
+            expected="the password of root@pam too: Proxmox keeps devices and features of a privileged container to it",
+            remedy=f"pulumi config set --secret fleet:{key} (reads the value from standard input)",
+        )
     flag = "--secret " if key in SECRETS else ""
     return Violation(
         id="SEC-07",

@@ -17,13 +17,14 @@ from infra.rules import judge
 from infra.violation import InvariantError
 from lab import PROJECT, LabError, control, toolchain
 from lab.documents import copy_documents, load_or_refuse, topology
-from lab.engine import Engine, telling
+from lab.engine import Engine, alone, telling
 from lab.made_up import MadeUp, make, private_file
 from lab.mirror import build as build_mirror
 from lab.place import Place, here
 from lab.providers import install as install_plugins
 
 KUBECTL_TIMEOUT_S = 60
+READY_TIMEOUT_S = 90
 
 
 def up(console: Console, sites: list[str] | None) -> int:
@@ -31,6 +32,11 @@ def up(console: Console, sites: list[str] | None) -> int:
     place, fleet = here(), _judged()
     chosen = _chosen(fleet, sites)
     binaries = _toolchain(console)
+    with alone(place):
+        return _up(console, place, fleet, chosen, binaries)
+
+
+def _up(console: Console, place: Place, fleet: Fleet, chosen: list[str], binaries: Path) -> int:
     started = False
     try:
         made_up = _prepare(place, fleet, binaries, console)
@@ -51,7 +57,7 @@ def up(console: Console, sites: list[str] | None) -> int:
             console.print("interrupted: the lab is taken down", highlight=False)
             control.stop(place.root)
         raise
-    _table(console, place, collect(place, fleet, engine))
+    _table(console, place, _settled(place, fleet, engine))
     return 0
 
 
@@ -61,12 +67,13 @@ def preview(console: Console, sites: list[str] | None) -> int:
     binaries = _toolchain(console)
     if not control.running(place.root):
         raise LabError("no lab runs; start it with: ./fleet lab up")
-    made_up = _prepare(place, fleet, binaries, console)
-    engine = Engine(place, binaries)
-    for site in _chosen(fleet, sites):
-        engine.prepare(site, made_up.config[site])
-        if code := _update(engine, "preview", site, place, console):
-            return code
+    with alone(place):
+        made_up = _prepare(place, fleet, binaries, console)
+        engine = Engine(place, binaries)
+        for site in _chosen(fleet, sites):
+            engine.prepare(site, made_up.config[site])
+            if code := _update(engine, "preview", site, place, console):
+                return code
     return 0
 
 
@@ -127,6 +134,17 @@ def down(console: Console) -> int:
         _remove(place.root)
     console.print("the lab is down; nothing is left", highlight=False)
     return 0
+
+
+def _settled(place: Place, fleet: Fleet, engine: Engine) -> dict[str, Any]:
+    """The state once every node is Ready: with Cilium that is some seconds after its release; bounded."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while True:
+        found = collect(place, fleet, engine)
+        waiting = any(len(cluster["ready"]) < cluster["nodes"] for cluster in found["clusters"].values())
+        if not waiting or time.monotonic() > deadline:
+            return found
+        time.sleep(2)
 
 
 def collect(place: Place, fleet: Fleet, engine: Engine) -> dict[str, Any]:
@@ -268,16 +286,15 @@ def _condition(node: dict[str, Any], kind: str) -> str:
 
 def _table(console: Console, place: Place, found: dict[str, Any]) -> None:
     table = Table(title="The lab", title_justify="left", expand=False)
-    for column in ("site", "cluster", "nodes ready", "releases", "API", "VIPs"):
+    for column in ("site", "cluster", "nodes ready", "releases", "addresses"):
         table.add_column(column, overflow="fold")
     for name, cluster in found["clusters"].items():
-        vips = "\n".join(f"{key} {vip}" for key, vip in cluster["vips"].items()) or "-"
+        vips = "\n".join([f"API {cluster['api']}", *(f"{key} {vip}" for key, vip in cluster["vips"].items())])
         table.add_row(
             cluster["site"],
             name,
             f"{len(cluster['ready'])}/{cluster['nodes']}",
             "\n".join(cluster["releases"]) or "-",
-            cluster["api"],
             vips,
         )
     console.print(table)

@@ -16,7 +16,7 @@ import yaml
 
 from cli.plan import Recorder
 from infra.config.loading import common_value, site_value
-from infra.stack import SECRETS
+from infra.stack import ROOT_PASSWORD, SECRETS
 from infra.violation import InvariantError
 from tests.sites import ROOT, THIRD, Documents, Record, confirmed, of_type, plain_documents
 
@@ -196,7 +196,8 @@ def test_a_value_that_the_fleet_assumes_stops_every_site(sound: Project) -> None
 
 def test_sec_07_every_missing_secret_is_named_at_once(sound: Project) -> None:
     run = sound.run("sp", preview=True, **dict.fromkeys([*SECRETS, "sshPublicKey"]))
-    assert sorted(run.faults()) == sorted(("SEC-07", f"sp.fleet:{key}") for key in [*SECRETS, "sshPublicKey"])
+    wanted = {("LXC-12" if key == ROOT_PASSWORD else "SEC-07", f"sp.fleet:{key}") for key in (*SECRETS, "sshPublicKey")}
+    assert sorted(run.faults()) == sorted(wanted)
     assert run.registered == set()
     text = str(run.error)
     assert "pulumi config set --secret fleet:ciliumCaKey" in text
@@ -206,7 +207,7 @@ def test_sec_07_every_missing_secret_is_named_at_once(sound: Project) -> None:
 def test_a_site_without_containers_needs_no_root_password(sound: Project) -> None:
     assert sound.run("franca", preview=True, proxmoxRootPassword=None).error is None
     assert sound.run("sp", preview=True, proxmoxRootPassword=None).faults() == [
-        ("SEC-07", "sp.fleet:proxmoxRootPassword")
+        ("LXC-12", "sp.fleet:proxmoxRootPassword")
     ]
 
 

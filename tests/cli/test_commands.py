@@ -222,7 +222,7 @@ def test_a_closed_pipe_is_no_error(pipe: str) -> None:
 def test_an_api_token_alone_is_refused_for_the_privileged_container(fleet: Fleet) -> None:
     given = {f"fleet:{key}": "x" for key in (*SECRETS, "sshPublicKey") if key != ROOT_PASSWORD}
     refused = _inputs_of(fleet, "sp", given)
-    assert f"[SEC-07] sp.fleet:{ROOT_PASSWORD}" in refused
+    assert f"[LXC-12] sp.fleet:{ROOT_PASSWORD}" in refused
     assert f"pulumi config set --secret fleet:{ROOT_PASSWORD}" in refused
 
 

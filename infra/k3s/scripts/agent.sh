@@ -3,6 +3,7 @@ receive
 node=$(setting node name)
 api=$(setting node api)
 limit=$(setting node timeout_s)
+need curl curl
 changed_binary='' changed_unit=''
 if [ -f /etc/systemd/system/k3s.service ]; then
     stop K3S-11 "a K3s server on this node" "an agent" "drain and remove the server first, one member at a time"

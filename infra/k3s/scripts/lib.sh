@@ -48,6 +48,15 @@ key() {
         END {if (list != "") print list}' "$1"
 }
 
+# need PROGRAM PACKAGE: slim images lack some.
+need() {
+    command -v "$1" >/dev/null 2>&1 && return 0
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get -qq -o DPkg::Lock::Timeout=300 install -y "$2" >/dev/null 2>&1 && return 0
+    { apt-get -qq update && apt-get -qq -o DPkg::Lock::Timeout=300 install -y "$2"; } >/dev/null 2>&1 ||
+        stop GEN-08 "no program $1, and apt-get install $2 failing" "the program" "install it on the node, or mend its package sources"
+}
+
 answers() { [ "$(curl -ksS --max-time 3 "https://$1:6443/ping" 2>/dev/null)" = pong ]; }
 
 kubectl() { /usr/local/bin/k3s kubectl "$@"; }
@@ -158,6 +167,7 @@ TimeoutStartSec=0
 Restart=always
 RestartSec=5s
 ExecStartPre=/bin/sh /usr/local/lib/fleet/k3s-guard
+ExecStartPre=-/bin/mount --make-rshared /
 ExecStartPre=-/sbin/modprobe br_netfilter
 ExecStartPre=-/sbin/modprobe overlay
 ExecStart=/usr/local/bin/k3s $role
@@ -217,23 +227,51 @@ UNIT
 
 restarts() { systemctl show -p NRestarts "$1" 2>/dev/null | cut -d = -f 2; }
 
+# complaints UNIT: what the journal says about why it does not come up. An agent that is turned away says so as info.
+complaints() {
+    journalctl -u "$1" -n 300 --no-pager -o cat 2>/dev/null |
+        grep -E 'level=(fatal|error|warning)|Node password rejected|401 Unauthorized' || true
+}
+
+# turned_away UNIT: how often the cluster refused this node; no waiting mends what that names.
+turned_away() { complaints "$1" | grep -cE 'Node password rejected|401 Unauthorized|token CA hash does not match' || true; }
+
+# remedy UNIT COMPLAINTS: what to do about them.
+remedy() {
+    forget="on another server of the cluster: k3s kubectl delete node $(hostname) (its etcd member and node password go too)"
+    case $2 in
+        *'duplicate node name found'*) echo "a rebuilt server whose former member is still listed; $forget; then run the update again" ;;
+        *'Node password rejected'*) echo "a rebuilt node that is still registered; $forget; then run the update again" ;;
+        *'401 Unauthorized'* | *'token CA hash does not match'*)
+            echo "the token in $CONF/token is not this cluster's, or the node belongs to another cluster: remove the file and run the" \
+                "update again with --replace for the node's token command" ;;
+        *'critical configuration value mismatch'*)
+            echo "a server with other critical settings than the cluster's: compare $CONF/config.yaml of the servers (K3S-10)" ;;
+        *) echo "read the lines above and journalctl -u $1 on the node, then run the update again" ;;
+    esac
+}
+
 # settle UNIT SECONDS FOUND EXPECTED CHECK...: polls a check of a started unit. A rising restart count is the sign of a
-# fatal error: then, or when the time is up, shows the journal's last complaints and stops.
+# fatal error, and so is a cluster that turns the node away: then, or when the time is up, shows the journal's last
+# complaints and stops.
 settle() {
-    unit=$1 patience=$2 found=$3 expected=$4
+    unit=$1 limit=$2 found=$3 expected=$4
     shift 4
     first=$(restarts "$unit")
-    deadline=$(($(date +%s) + patience))
+    refused=$(turned_away "$unit")
+    deadline=$(($(date +%s) + limit))
     while ! "$@"; do
         now=$(restarts "$unit")
         if [ "${now:-0}" -gt $((${first:-0} + 2)) ]; then found="$unit restarting again and again"; break; fi
-        if [ "$(date +%s)" -ge "$deadline" ]; then found="$found after $patience s"; break; fi
+        if [ "$(turned_away "$unit")" -gt $((refused + 2)) ]; then found="$unit turned away by its cluster again and again"; break; fi
+        if [ "$(date +%s)" -ge "$deadline" ]; then found="$found after $limit s"; break; fi
         sleep 1
     done
     if "$@"; then return 0; fi
+    last=$(complaints "$unit" | tail -n 5)
     say "last complaints of $unit:"
-    journalctl -u "$unit" -n 300 --no-pager -o cat 2>/dev/null | grep -E 'level=(fatal|error|warning)' | tail -n 5 >&2 || true
-    stop K3S-10 "$found" "$expected" "read the lines above and journalctl -u $unit on the node, then run the update again"
+    say "$last"
+    stop K3S-10 "$found" "$expected" "$(remedy "$unit" "$last")"
 }
 
 active() { [ "$(systemctl is-active "$1" 2>/dev/null)" = active ]; }

@@ -6,6 +6,7 @@ mode=$(setting node mode) # bootstrap, or member
 vip=$(setting node vip)
 peers=$(setting node peers)
 limit=$(setting node timeout_s)
+need curl curl
 changed_binary='' changed_unit=''
 
 has_data() { [ -d "$WAL" ]; }
