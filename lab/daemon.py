@@ -100,6 +100,7 @@ class Lab:
             "kill-node": lambda: self._node(message).kill(),
             "start-node": lambda: self._node(message).start(),
             "wipe-node": lambda: self._node(message).wipe(),
+            "discard-guest": lambda: self._discard(message),
             "cut": lambda: asyncio.to_thread(self.network.cut, str(message.get("tunnel"))),
             "heal": lambda: asyncio.to_thread(self.network.heal, str(message.get("tunnel"))),
         }
@@ -144,6 +145,12 @@ class Lab:
             "pve": {name: site.pve.endpoint for name, site in sites if site.pve is not None},
             "mirror": f"http://{self.topology.mirror.address}",
         }
+
+    async def _discard(self, message: dict[str, Any]) -> None:
+        fake = self.pve.get(str(message.get("site")))
+        if fake is None:
+            raise LabError(f"no Proxmox fake of {message.get('site')}; expected one of: {', '.join(self.pve)}")
+        await fake.discard(int(message["vmid"]))
 
     def _node(self, message: dict[str, Any]) -> Node:
         wanted = str(message.get("node"))

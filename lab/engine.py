@@ -1,13 +1,15 @@
 """The real Pulumi engine inside the lab: its environment, its stacks, and what it says, line by line."""
 
 import contextlib
+import fcntl
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,21 @@ CONFIG_TIMEOUT_S = 120
 UPDATE_TIMEOUT_S = 3600
 STOP_PATIENCE_S = 60
 _DONE = re.compile(r"^ ?(?P<sign>\+|~|-|\+-|<) +(?P<type>\S+) (?P<name>\S+) (?P<what>created|updated|deleted|replaced)")
+
+
+@contextlib.contextmanager
+def alone(place: Place) -> Iterator[None]:
+    """Keeps a second update out. Raises LabError while one is under way."""
+    place.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (place.root / "update.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise LabError(
+                f"another command is updating the lab in {place.root}; wait for it to end, or choose another place "
+                "with FLEET_LAB_DIR"
+            ) from error
+        yield
 
 
 class Engine:
@@ -84,6 +101,9 @@ class Engine:
 
         On Ctrl-C the engine is asked to stop, and given time to write its state.
         """
+        self._break_stale_locks(site)
+        if verb == "up":
+            self._forget_cut_off_creations(site)
         extra = ["--yes", "--skip-preview"] if verb == "up" else []
         arguments = [verb, "--stack", site, "--suppress-permalink=true", "--color", "never", *extra, *more]
         log = self._place.logs / f"pulumi-{verb}-{site}.log"
@@ -107,10 +127,40 @@ class Engine:
                     file.write(line)
                     file.flush()
                     on_line(line.rstrip("\n"))
-                return process.wait()
+                code = process.wait()
+                if code < 0:
+                    on_line(f"Diagnostics: pulumi was ended by {signal.Signals(-code).name}; run the update again")
+                return min(1, abs(code))
             finally:
                 watchdog.cancel()
                 _end(process)
+
+    def _break_stale_locks(self, site: str) -> None:
+        """A killed engine leaves its lock behind, and would ask for `pulumi cancel` from then on. Callers are alone."""
+        for path in (self._place.state / ".pulumi/locks").glob(f"**/{site}/*.json"):
+            pid = json.loads(path.read_text() or "{}").get("pid", 0)
+            look = control.inside(self._place.root, ["grep", "-qsa", "pulumi", f"/proc/{pid}/cmdline"])
+            if subprocess.run(look, check=False, capture_output=True, timeout=CONFIG_TIMEOUT_S).returncode == 0:
+                raise LabError(f"an engine is still updating {site} (process {pid} in the lab); wait for it to end")
+            path.unlink(missing_ok=True)
+
+    def _forget_cut_off_creations(self, site: str) -> None:
+        """What a killed engine was making stands in the state as pending, and a guest as such in Proxmox: half made,
+        empty, and in the way of the next try. An operator would look, then delete it and refresh; here nobody has to.
+        """
+        if not any((self._place.state / ".pulumi/stacks/fleet").glob(f"{site}.json*")):
+            return
+        exported = json.loads(self._quiet(["stack", "export", "--stack", site]))
+        deployment = exported["deployment"] or {}
+        pending = deployment.pop("pending_operations", None) or []
+        if not pending:
+            return
+        done = {resource["urn"] for resource in deployment.get("resources", [])}
+        for resource in (operation["resource"] for operation in pending if operation["type"] == "creating"):
+            vmid = resource.get("inputs", {}).get("vmId")
+            if vmid and resource["type"].startswith("proxmoxve:") and resource["urn"] not in done:
+                control.request(self._place.root, op="discard-guest", site=site, vmid=int(vmid))
+        self._quiet(["stack", "import", "--stack", site], stdin=json.dumps(exported))
 
     def outputs(self, site: str) -> dict[str, Any]:
         """Stack outputs with their secrets. Empty before the first update."""

@@ -66,6 +66,7 @@ class Kubelet:
                     known = _without_times(status)
                 if ticks % (_LEASE_PERIOD_S // _CNI_PERIOD_S) == 0:
                     await self._renew_lease()
+                    await self._vouch_for_pods()
             except ApiError as problem:
                 known = {}
                 if ticks % (_LEASE_PERIOD_S // _CNI_PERIOD_S) == 0:
@@ -156,6 +157,21 @@ class Kubelet:
             if status.get("phase") == "Running" and ready and not pod["metadata"].get("deletionTimestamp"):
                 return True
         return False
+
+    async def _vouch_for_pods(self) -> None:
+        """Pods were marked unready while this node was away; kwok says once that a Pod runs, and never again."""
+        where = f"fieldSelector={selector(f'spec.nodeName={self._node}')}"
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for pod in await self._api.items(f"/api/v1/pods?{where}"):
+            metadata, status = pod["metadata"], pod.get("status") or {}
+            stale = [
+                {"type": c["type"], "status": "True", "lastTransitionTime": now}
+                for c in status.get("conditions") or []
+                if c["type"] in ("Ready", "ContainersReady") and c["status"] != "True"
+            ]
+            if stale and status.get("phase") == "Running" and not metadata.get("deletionTimestamp"):
+                path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
+                await self._api.strategic(path, {"status": {"conditions": stale}})
 
     async def _renew_lease(self) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
