@@ -203,6 +203,7 @@ def up(sites: Annotated[list[str] | None, typer.Argument(metavar="[SITE]...")] =
 @lab.command()
 def preview(sites: Annotated[list[str] | None, typer.Argument(metavar="[SITE]...")] = None) -> None:
     """Show what an update would change."""
+    _read_meanwhile(sites)
     from lab import session
 
     raise typer.Exit(session.preview(console(), sites or None))

@@ -66,11 +66,11 @@ def _first_line(error: Exception) -> str:
 
 def _logged() -> str:
     """Keeps the traceback of the present exception, readable by its owner alone, and says where."""
-    place = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fleet" / "error.log"
     try:
+        place = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fleet" / "error.log"
         place.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as log:
             traceback.print_exc(file=log)
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: a user without a home
         return "set FLEET_DEBUG=1 to see where"
     return f"the traceback is in {place}"

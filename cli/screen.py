@@ -4,6 +4,7 @@ Ids and paths are never broken, so that they can be copied and searched for. Lea
 read the same in a terminal, in a file and in CI.
 """
 
+import io
 import json
 import os
 import shutil
@@ -16,6 +17,15 @@ from rich.console import Console
 
 MINIMUM = 24  # columns; below that a hanging indent leaves no room
 PIPED = 200  # columns for trees where the output is no terminal
+
+
+def prepare() -> None:
+    """Output works whatever the streams are: closed ones swallow it, poor encodings get escapes."""
+    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def width() -> int | None:

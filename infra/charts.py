@@ -8,6 +8,11 @@ import pulumi_kubernetes as k8s
 from infra.versions import Chart
 
 
+def packed_at(directory: str, chart: Chart) -> str:
+    """Path of a chart's file in a chart directory."""
+    return str(PurePosixPath(directory) / f"{chart.name}-{chart.version}.tgz")
+
+
 def install_chart(
     name: str,
     chart: Chart,
@@ -21,7 +26,7 @@ def install_chart(
     `directory` is the value of `fleet:charts`: a folder with `<chart>-<version>.tgz` files on the machine that runs the
     update. None takes the chart from its repository.
     """
-    packed = str(PurePosixPath(directory) / f"{chart.name}-{chart.version}.tgz") if directory else None
+    packed = packed_at(directory, chart) if directory else None
     return k8s.helm.v3.Release(
         name,
         name=chart.name,  # charts build object names from it

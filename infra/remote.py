@@ -4,6 +4,7 @@ Scripts are files beside the layer that owns them. What varies reaches them as s
 reading side is `receive` in `k3s/scripts/lib.sh`).
 """
 
+import re
 from dataclasses import dataclass, replace
 
 import pulumi
@@ -12,6 +13,8 @@ import pulumi_command as command
 END = "=== end of the data ==="
 DIAL_ATTEMPTS = 60  # a guest boots, gets its keys and starts sshd meanwhile
 DIAL_TIMEOUT_S = 10
+_SECTION = re.compile("[a-z][a-z0-9.-]*")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +85,11 @@ def assemble(script: str, sections: dict[str, str]) -> str:
 
 
 def pack(sections: dict[str, str]) -> str:
-    """Sections as one text: a line `=== name`, then the content."""
+    """Sections as one text: a line `=== name`, then the content. Raises ValueError for what could pass for a mark."""
     for name, content in sections.items():
+        # A shell drops a NUL, so that a line which is no mark here would be one there.
+        if not _SECTION.fullmatch(name) or _CONTROL.search(content):
+            raise ValueError(f"section {name} holds a control character, or is called what no file may be")
         if any(line.startswith("=== ") for line in content.splitlines()):
             raise ValueError(f"section {name} holds a line that starts with the mark of a section")
     bodies = ((name, content.rstrip("\n")) for name, content in sections.items())

@@ -1,18 +1,22 @@
 """What the engine hands to a run: which site, its secrets, its mirrors; and the gates before anything is registered."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
 import pulumi
+from pulumi.runtime.config import is_config_secret
 
+from infra.charts import packed_at
 from infra.config import Fleet, load
 from infra.config.loading import COMMON_KEY, PROJECT_FILE, SITE_KEY, common_value, site_value
 from infra.k3s import Mirror
 from infra.proxmox import Credentials, needs_root
 from infra.rules import judge
 from infra.site import Inputs
+from infra.versions import cilium
 from infra.violation import InvariantError, Violation
 
 # Secrets of a stack: plain keys, because a secret nested in a structured value arrives as plain text.
@@ -23,6 +27,9 @@ SSH_PUBLIC_KEY = "sshPublicKey"  # not secret
 CILIUM_CA_CERT = "ciliumCaCert"
 CILIUM_CA_KEY = "ciliumCaKey"
 SECRETS = (API_TOKEN, ROOT_PASSWORD, SSH_PRIVATE_KEY, CILIUM_CA_CERT, CILIUM_CA_KEY)
+_PUBLIC_KEY_FORM = re.compile(r"(ssh-|ecdsa-|sk-)[a-z0-9@.-]+ [A-Za-z0-9+/=]+( [^\n]*)?")
+# Nodes hand it to curl and print it, so neither a flag nor a password.
+_MIRROR_URL = re.compile(r"https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[A-Za-z0-9._~%+/-]*)?")
 
 
 class MirrorConfig(TypedDict):
@@ -91,9 +98,15 @@ def inputs(fleet: Fleet, site_id: str) -> Inputs:
         wanted += [CILIUM_CA_CERT, CILIUM_CA_KEY]
     values = {key: config.get_secret(key) if key in SECRETS else config.get(key) for key in wanted}
     faults = [_missing(site_id, key) for key, value in values.items() if value is None]
-    mirror, mirror_faults = _mirror(site_id, config.get_object("artifacts"))
-    if faults or mirror_faults:
-        raise InvariantError([*faults, *mirror_faults])
+    faults += _public_key(site_id, config.get(SSH_PUBLIC_KEY))
+    mirror, mirror_faults = _mirror(site_id, config.get("artifacts"))
+    faults += [*mirror_faults, *_charts(fleet, site_id, config.get("charts"))]
+    if faults:
+        raise InvariantError(faults)
+    for key in SECRETS:
+        if values.get(key) is not None and not is_config_secret(f"fleet:{key}"):
+            remedy = f"replace it, since the file may have been read: pulumi config set --secret fleet:{key}"
+            pulumi.log.warn(f"[SEC-07] {site_id}.fleet:{key}: found plain text in the stack file; {remedy}")
     given = {key: value for key, value in values.items() if value is not None}
     return Inputs(
         credentials=Credentials(
@@ -127,18 +140,50 @@ def _missing(site_id: str, key: str) -> Violation:
     )
 
 
-def _mirror(site_id: str, value: Any) -> tuple[Mirror | None, list[Violation]]:
-    if value is None:
+def _public_key(site_id: str, value: str | None) -> Iterator[Violation]:
+    """Guests keep the value as it is: the other half of the key must not get there."""
+    if value is not None and not _PUBLIC_KEY_FORM.fullmatch(value.strip()):
+        yield Violation(
+            id="DOC-03",
+            path=f"{site_id}.fleet:{SSH_PUBLIC_KEY}",
+            found="something else",
+            expected="one line as in a .pub file, for example ssh-ed25519 AAAA...",
+            remedy=f"pulumi config set fleet:{SSH_PUBLIC_KEY} <the .pub file",
+        )
+
+
+def _charts(fleet: Fleet, site_id: str, folder: str | None) -> Iterator[Violation]:
+    """What is missing there would be missed only once every guest and server is up."""
+    runs_cilium = any(cluster.cni == "cilium" for cluster in fleet.sites[site_id].clusters.values())
+    if folder is None or not runs_cilium:
+        return
+    file = Path(packed_at(folder, cilium(fleet.common.cilium.version)))
+    if not file.is_absolute() or not file.is_file():
+        yield Violation(
+            id="DOC-03",
+            path=f"{site_id}.fleet:charts",
+            found=folder if file.is_absolute() else f"{folder or 'nothing'}, which is no absolute path",
+            expected=f"the path of a folder on this machine with {file.name}",
+            remedy='helm pull it there, then pulumi config set fleet:charts "$PWD/charts"',
+        )
+
+
+def _mirror(site_id: str, text: str | None) -> tuple[Mirror | None, list[Violation]]:
+    if text is None:
         return None, []
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
     known = MirrorConfig.__required_keys__
     texts = isinstance(value, dict) and set(value) == known and all(isinstance(part, str) for part in value.values())
-    if texts and re.fullmatch("[0-9a-f]{64}", value["sha256sums"]):
+    if texts and re.fullmatch("[0-9a-f]{64}", value["sha256sums"]) and _MIRROR_URL.fullmatch(value["url"]):
         return Mirror(url=value["url"], sha256sums=value["sha256sums"]), []
     fault = Violation(
         id="DOC-03",
         path=f"{site_id}.fleet:artifacts",
         found="something else",
-        expected="a mapping with the texts url, and sha256sums: 64 hex digits",
+        expected="a mapping with the texts url: http or https without a password, and sha256sums: 64 hex digits",
         remedy="correct the value",
     )
     return None, [fault]

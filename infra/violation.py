@@ -19,6 +19,12 @@ class Level(StrEnum):
     WARN = "warn"  # is printed
 
 
+def shown(text: str, limit: int) -> str:
+    """Text of a document as a message may hold it: on one line, without control characters, not endless."""
+    text = "".join(char if char.isprintable() else "?" for char in text)
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Violation:
     """One fault of one value. The text never holds a secret: documents carry none."""
@@ -33,7 +39,8 @@ class Violation:
 
     def __str__(self) -> str:
         see = f"; see {self.source}" if self.source else ""
-        return f"[{self.id}] {self.path}: found {self.found}; expected {self.expected}; {self.remedy}{see}"
+        found, expected = shown(self.found, 400), shown(self.expected, 1000)
+        return f"[{self.id}] {shown(self.path, 300)}: found {found}; expected {expected}; {self.remedy}{see}"
 
     @property
     def site(self) -> str:

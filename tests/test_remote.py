@@ -1,6 +1,7 @@
 """How scripts and their data travel to a machine."""
 
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pulumi
@@ -9,6 +10,7 @@ import pytest
 import cli.plan
 from cli.plan import Declared
 from infra import remote
+from infra.k3s.cluster import read_script
 from tests.sites import SITES, declared, of_type, three_sites
 
 KEY = "PRIVATE-KEY-MARK"
@@ -141,3 +143,26 @@ def test_a_section_that_holds_a_section_line_is_refused() -> None:
         remote.pack({"a": "fine\n=== b\nstolen"})
     with pytest.raises(ValueError, match="section a"):
         remote.assemble("true", {"a": f"{remote.END}\nid"})
+
+
+@pytest.mark.parametrize("content", ["\0=== b", "=\0== b", "a\rb", "\x1b[2J", "a\x7f"])
+def test_a_section_with_a_control_character_is_refused(content: str) -> None:
+    """A shell drops a NUL: what is no mark here would be one on the node."""
+    with pytest.raises(ValueError, match="section a"):
+        remote.pack({"a": f"text\n{content}\nmore"})
+
+
+@pytest.mark.parametrize("name", ["../a", "/a", "a b", "", ".."])
+def test_a_section_is_called_like_a_file_of_its_folder(name: str) -> None:
+    with pytest.raises(ValueError, match="section"):
+        remote.pack({name: "text"})
+
+
+def test_a_mark_with_a_path_opens_no_file(tmp_path: Path) -> None:
+    """The reading side holds as well where something else has written the data."""
+    target = tmp_path / "owned"
+    data = f"=== a\none\n=== ../../../../../..{target}\ntwo\n"
+    program = f"{{\n{read_script('lib')}\nreceive\ncat \"$work/a\"\nexit 0\n}} 3<<'{remote.END}'\n{data}{remote.END}\n"
+    code, out = through_a_shell(program)
+    assert (code, target.exists()) == (0, False)
+    assert out.startswith("one\n")

@@ -21,6 +21,7 @@ from infra.violation import InvariantError
 from tests.sites import ROOT, THIRD, Documents, Record, confirmed, of_type, plain_documents
 
 SECRET_VALUES = {f"fleet:{key}": f"MARK-{key}" for key in SECRETS}
+BAD_MIRRORS = ("file:///etc/shadow", "-K/tmp/x", "http://u:p@m", "http://m/a b", "http://m\nlist_url=http://evil", "")
 GIVEN = SECRET_VALUES | {"fleet:sshPublicKey": "ssh-ed25519 PUBLIC"}
 
 
@@ -63,15 +64,15 @@ class Project:
             "fleet:common": json.dumps(common_value(self.folder / "Pulumi.yaml")),
         }
 
-    def run(self, stack: str, *, preview: bool, **config: str | None) -> Run:
-        """`config` adds to what a sound stack has; None takes a key away."""
+    def run(self, stack: str, *, preview: bool, plain: tuple[str, ...] = (), **config: str | None) -> Run:
+        """`config` adds to what a sound stack has; None takes a key away. Keys of `plain` are not encrypted."""
         known = self.engine_config(stack) | GIVEN | {f"fleet:{key}": value for key, value in config.items()}
         values = {key: value for key, value in known.items() if value is not None}
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         recorder = Recorder()
         pulumi.runtime.reset_options()
-        pulumi.runtime.set_all_config(values, [key for key in values if key in SECRET_VALUES])
+        pulumi.runtime.set_all_config(values, [key for key in values if key in SECRET_VALUES and key not in plain])
         run = Run(recorder.declared)
         try:
             pulumi.runtime.set_mocks(
@@ -225,15 +226,51 @@ def test_a_mirror_reaches_the_nodes(sound: Project) -> None:
     assert f"list_url=http://mirror.example/SHA256SUMS\nlist_sha256={'a' * 64}\n" in told
 
 
-def test_a_chart_directory_reaches_the_release(sound: Project) -> None:
-    run = sound.run("franca", preview=True, charts="/charts")
+def test_a_chart_directory_reaches_the_release(sound: Project, tmp_path: Path) -> None:
+    version = plain_documents()["common"]["cilium"]["version"]
+    (tmp_path / f"cilium-{version}.tgz").touch()
+    run = sound.run("franca", preview=True, charts=str(tmp_path))
     (release,) = of_type(run.record, ":Release").values()
-    assert release.inputs["chart"].startswith("/charts/cilium-1.17.")
+    assert release.inputs["chart"] == f"{tmp_path}/cilium-{version}.tgz"
+
+
+@pytest.mark.parametrize(
+    "folder", ["", "charts", "/nonexistent", "https://charts.example", "oci://charts.example", "{}"]
+)
+def test_a_chart_directory_without_the_chart_is_refused_before_anything_is_made(sound: Project, folder: str) -> None:
+    run = sound.run("franca", preview=True, charts=folder)
+    assert run.faults() == [("DOC-03", "franca.fleet:charts")]
+    assert run.registered == set()
+
+
+@pytest.mark.parametrize(
+    "key", ["-----BEGIN OPENSSH PRIVATE KEY-----\nMARK", "ssh-ed25519 AAAA\nssh-ed25519 BBBB", "AAAA", "ssh-ed25519"]
+)
+def test_what_is_no_public_key_reaches_no_guest_and_no_message(sound: Project, key: str) -> None:
+    run = sound.run("sp", preview=True, sshPublicKey=key)
+    assert run.faults() == [("DOC-03", "sp.fleet:sshPublicKey")]
+    assert "MARK" not in str(run.error)
+
+
+def test_sec_07_a_secret_in_plain_text_is_pointed_out(sound: Project, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "engine"):
+        assert sound.run("sp", preview=True).error is None
+        assert "SEC-07" not in caplog.text
+        assert sound.run("sp", preview=True, plain=("fleet:proxmoxApiToken",)).error is None
+    assert caplog.text.count("[SEC-07] sp.fleet:proxmoxApiToken: found plain text") == 1
+    assert "MARK-" not in caplog.text
 
 
 @pytest.mark.parametrize(
     "value",
-    ['{"url": "http://m"}', '{"url": "http://m", "sha256sums": 5}', '{"url": "u", "sha256sums": "s", "x": 1}', "[]"],
+    [
+        '{"url": "http://m"}',
+        '{"url": "http://m", "sha256sums": 5}',
+        '{"url": "u", "sha256sums": "s", "x": 1}',
+        "[]",
+        "not JSON",
+        *(json.dumps({"url": url, "sha256sums": "a" * 64}) for url in BAD_MIRRORS),
+    ],
 )
 def test_a_misshapen_mirror_is_refused_together_with_what_is_missing(sound: Project, value: str) -> None:
     run = sound.run("franca", preview=True, artifacts=value, sshPrivateKey=None)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from ipaddress import IPv4Address
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]  # RFC 1123 label
 ClusterName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]  # Cilium: at most 32 characters
@@ -13,15 +13,49 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 Mtu = Annotated[int, Field(ge=1280, le=9216)]
 Mac = Annotated[str, Field(pattern=r"^([0-9A-F]{2}:){5}[0-9A-F]{2}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-HttpsUrl = Annotated[str, Field(pattern=r"^https://[^\s]+$")]
+# Without user and password: a document carries no secret.
+HttpsUrl = Annotated[
+    str,
+    Field(
+        pattern=r"^https://[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(:[0-9]{1,5})?(/[A-Za-z0-9._~%!*+,;:=@&?/#-]*)?$"
+    ),
+]
 Hostname = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}$")]
 LabelKey = Annotated[
     str, Field(pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")
 ]
 LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")]
 Labels = dict[LabelKey, LabelValue]
-Cron = Annotated[str, Field(pattern=r"^(\S+\s+){4}\S+$")]
-NonEmpty = Annotated[str, Field(min_length=1)]
+
+
+def _own_labels(labels: dict[str, str]) -> dict[str, str]:
+    """A kubelet does not start with labels that Kubernetes keeps to itself, and roles are found by them."""
+    for key in labels:
+        domain = key.rpartition("/")[0]
+        kept = domain in ("kubernetes.io", "k8s.io") or domain.endswith((".kubernetes.io", ".k8s.io"))
+        if kept and domain not in ("node.kubernetes.io", "topology.kubernetes.io"):
+            raise ValueError(f"labels without {key}: Kubernetes sets those of {domain} itself")
+    return labels
+
+
+NodeLabels = Annotated[Labels, AfterValidator(_own_labels)]
+Cron = Annotated[str, Field(pattern=r"^([0-9*/,-]+ +){2}[0-9*/,?-]+ +[0-9A-Za-z*/,-]+ +[0-9A-Za-z*/,?-]+$")]
+Server = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$")]  # host name or IPv4 address
+K3sVersion = Annotated[str, Field(pattern=r"^v1\.[0-9]{1,3}\.[0-9]{1,3}\+k3s[0-9]{1,3}$")]
+DriverVersion = Annotated[str, Field(pattern=r"^[0-9]{3}\.[0-9]{1,4}(\.[0-9]{1,4})?$")]
+# No control character and none that turns the direction of writing: what is printed is what the document says. The one
+# line break is that of a folded block.
+ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+\n?$"
+NonEmpty = Annotated[str, Field(min_length=1, pattern=ONE_LINE)]
+
+
+def _of_a_machine(address: IPv4Address) -> IPv4Address:
+    if address.is_unspecified or address.is_loopback or address.is_multicast or address.is_reserved:
+        raise ValueError("an address that a machine can have")
+    return address
+
+
+MachineAddress = Annotated[IPv4Address, AfterValidator(_of_a_machine)]
 
 
 class Model(BaseModel):

@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from infra.config.base import Cron, Hostname, Labels, Model, Name, Named, NonEmpty
+from infra.config.base import Cron, Hostname, K3sVersion, Labels, Model, Name, Named, NodeLabels, NonEmpty
 from infra.config.network import Cidr
 from infra.config.proxmox import GpuModel
 
-KubernetesArg = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*(\+|-)?=.*$")]
+KubernetesArg = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*(\+|-)?=[ -~]*$")]
 Component = Literal["coredns", "servicelb", "traefik", "local-storage", "metrics-server"]
 
 
@@ -45,9 +45,9 @@ class Logs(Model):
 class GpuQueues(Model):
     """Kueue quotas of a GPU cluster, in whole GPUs."""
 
-    interactive_gpus: Annotated[int, Field(ge=0)]
+    interactive_gpus: Annotated[int, Field(ge=0, le=4096)]
     """Nominal quota of ClusterQueue `gpu-interactive`."""
-    batch_gpus: Annotated[int, Field(ge=0)]
+    batch_gpus: Annotated[int, Field(ge=0, le=4096)]
     """Nominal quota of ClusterQueue `gpu-batch`."""
     labs: Annotated[tuple[Name, ...], Field(min_length=1)]
     """Research labs; each gets a LocalQueue in its namespace."""
@@ -106,7 +106,7 @@ class Cluster(Named):
     """CIDR of Pod addresses. Fixed for the cluster's life."""
     service_cidr: Cidr
     """CIDR of Service addresses. Fixed for the cluster's life."""
-    k3s_version: Annotated[str, Field(pattern=r"^v1\.\d+\.\d+\+k3s\d+$")]
+    k3s_version: K3sVersion
     """K3s release."""
     api: Api
     """Kubernetes API."""
@@ -118,7 +118,7 @@ class Cluster(Named):
     """Cluster whose server it joins; a cluster of its own has none."""
     disable: tuple[Component, ...] = ("servicelb", "traefik")
     """Packaged components of K3s that stay off."""
-    node_labels: Labels = {}
+    node_labels: NodeLabels = {}
     """Kubernetes labels of all its nodes."""
     kubelet_args: tuple[KubernetesArg, ...] = ()
     """Kubelet arguments, `name=value` without dashes."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from infra.config.base import HttpsUrl, Model, Name, NonEmpty, Sha256, name_entries
+from infra.config.base import HttpsUrl, K3sVersion, Model, Name, NonEmpty, Sha256, name_entries
 from infra.config.cluster import Cluster
 from infra.config.network import Bgp, Cidr, LoadBalancer, Network, Vyos, WireGuard
 from infra.config.platform import (
@@ -29,7 +29,7 @@ from infra.config.platform import (
 from infra.config.proxmox import Guest, Host, Lxc, Proxmox, UnmanagedGuest, Vm
 
 SshPublicKey = Annotated[str, Field(pattern=r"^ssh-ed25519 [A-Za-z0-9+/=]+$")]
-RuleId = Annotated[str, Field(pattern=r"^[A-Z0-9]{2,4}-\d{2}$")]
+RuleId = Annotated[str, Field(pattern=r"^[A-Z0-9]{2,4}-[0-9]{2}$")]
 
 
 class Case(Model):
@@ -44,7 +44,7 @@ class Case(Model):
 class Tunnel(Model):
     """WireGuard tunnel between two sites."""
 
-    interface: Annotated[str, Field(pattern=r"^wg\d{1,3}$")]
+    interface: Annotated[str, Field(pattern=r"^wg[0-9]{1,3}$")]
     """Interface name on both routers."""
     cidr: Cidr
     """Its /30."""
@@ -55,7 +55,7 @@ class Tunnel(Model):
 class CiliumLine(Model):
     """What the main clusters must have in common."""
 
-    version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
+    version: Annotated[str, Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}$")]
     """Chart version."""
     datapath: Literal["tunnel", "native"]
     """Encapsulation or native routing."""
@@ -103,7 +103,7 @@ class Common(Model):
     """Tunnels between sites."""
     cilium: CiliumLine
     """Cilium of the main clusters."""
-    k3s_checksums: dict[str, K3sChecksums]
+    k3s_checksums: dict[K3sVersion, K3sChecksums]
     """Checksums by K3s release."""
     dns_zone: NonEmpty
     """Public DNS zone."""

@@ -15,16 +15,17 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from infra.config.base import Model
+from infra.config.base import ONE_LINE, Model
 from infra.config.fleet import Common, Fleet, Site
 from infra.config.reader import read
-from infra.violation import Violation
+from infra.violation import Violation, shown
 
 PROJECT_FILE = "Pulumi.yaml"
 SITE_KEY = "fleet:site"
 COMMON_KEY = "fleet:common"
 M = TypeVar("M", bound=Model)
 _STACK_FILE = re.compile(r"^Pulumi\.([a-z0-9][a-z0-9-]*)\.yaml$")
+_USER_INFO = re.compile(r"//[^/@\s]*@")
 _TAGS = {"vm", "lxc"}  # discriminator values that pydantic puts into the location of an error
 
 
@@ -124,16 +125,28 @@ def parse(model: type[M], root: str, value: dict[str, Any]) -> tuple[M | None, l
     try:
         return model.model_validate_json(json.dumps(value), strict=True), []
     except ValidationError as error:
-        return None, [_violation(model, root, detail) for detail in error.errors(include_url=False)]
+        return None, [_violation(model, root, detail) for detail in _primary(error.errors(include_url=False))]
     except (TypeError, ValueError) as error:
         wrong = Violation(id="DOC-03", path=root, found=str(error), expected="plain data", remedy="correct it")
         return None, [wrong]
 
 
+def _primary(details: list[ErrorDetails]) -> Iterator[ErrorDetails]:
+    """Without the list that pydantic calls too short because its faulty entries do not count."""
+    for detail in details:
+        place = detail["loc"]
+        inner = any(other["loc"][: len(place)] == place and len(other["loc"]) > len(place) for other in details)
+        if not (detail["type"] == "too_short" and inner):
+            yield detail
+
+
 def _violation(model: type[Model], root: str, detail: ErrorDetails) -> Violation:
-    location = [str(part) for part in _without_tags(detail["loc"]) if not _is_type_name(part)]
-    path = ".".join([root, *location])
     kind, message = detail["type"], detail["msg"]
+    whole = list(_without_tags(detail["loc"]))
+    # The last part of an unknown key is that key, whatever it looks like.
+    certain = len(whole) - (kind == "extra_forbidden")
+    location = [str(part) for index, part in enumerate(whole) if index >= certain or not _is_type_name(part)]
+    path = ".".join([root, *location])
     if kind == "missing":
         return Violation(
             id="GEN-07",
@@ -152,32 +165,38 @@ def _violation(model: type[Model], root: str, detail: ErrorDetails) -> Violation
     if kind == "union_tag_not_found":
         return Violation(id="GEN-07", path=f"{path}.kind", found="nothing", expected="vm or lxc", remedy="add it")
     if kind == "union_tag_invalid":
-        given = _short(str(detail.get("ctx", {}).get("tag", "")))
+        given = _given(str(detail.get("ctx", {}).get("tag", "")))
         return Violation(
             id="DOC-03", path=f"{path}.kind", found=given, expected="vm or lxc", remedy="correct the value"
         )
     found = detail.get("input")
-    shown = found if isinstance(found, str | int | float | bool) else type(found).__name__
-    shown = "null" if found is None else "empty text" if found == "" else shown
+    text = str(found) if isinstance(found, str | int | float | bool) else type(found).__name__
+    text = "null" if found is None else "empty text" if found == "" else text
     return Violation(
         id="DOC-03",
         path=path,
-        found=_short(str(shown)),
+        found=_given(text),
         expected=_expected(kind, message, detail.get("ctx", {})),
         remedy="correct the value",
     )
 
 
 def _expected(kind: str, message: str, context: dict[str, Any]) -> str:
+    if context.get("pattern") == ONE_LINE:
+        return "one line of text without control characters"
     if "pattern" in context:
         return f"text that matches {context['pattern']}"
-    text = message.removeprefix("Input should be ").removeprefix("a valid ").removeprefix("Value error, ")
-    return text[0].lower() + text[1:] if text else kind
+    if kind == "too_short":
+        return f"at least {context['min_length']} entries" if context.get("min_length") != 1 else "at least one entry"
+    text = message
+    for start in ("Input should be ", "a valid ", "Value error, ", "Expected "):
+        text = text.removeprefix(start)
+    return shown(text[0].lower() + text[1:], 200) if text else kind
 
 
-def _short(text: str, limit: int = 120) -> str:
-    text = "".join(char if char.isprintable() else "?" for char in text)
-    return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
+def _given(text: str) -> str:
+    """A value as the document has it, but for a password in a URL."""
+    return shown(_USER_INFO.sub("//[hidden]@", text), 120)
 
 
 def _without_tags(location: tuple[int | str, ...]) -> Iterator[int | str]:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from infra.config.base import AddressRange, Asn, Hostname, Model, Mtu, NonEmpty, Port
+from infra.config.base import AddressRange, Asn, Hostname, MachineAddress, Model, Mtu, NonEmpty, Port, Server
 
 Cidr = IPv4Network
 
@@ -21,11 +21,11 @@ class Network(Model):
     """VLAN tag on the bridge; none for untagged."""
     mtu: Mtu
     """MTU of the LAN in bytes."""
-    dns_servers: Annotated[tuple[IPv4Address, ...], Field(min_length=1)]
+    dns_servers: Annotated[tuple[MachineAddress, ...], Field(min_length=1)]
     """Resolvers of the guests."""
     dns_search: Hostname
     """Search domain of the guests."""
-    ntp_servers: Annotated[tuple[NonEmpty, ...], Field(min_length=1)]
+    ntp_servers: Annotated[tuple[Server, ...], Field(min_length=1)]
     """Time servers of the guests."""
     dhcp_range: AddressRange | None
     """Range that DHCP gives out; none where the LAN has no DHCP."""
@@ -40,7 +40,7 @@ class Vyos(Model):
 
     lan_address: IPv4Address
     """Address in the LAN: gateway of the guests and BGP peer of Cilium."""
-    public_address: IPv4Address | None
+    public_address: MachineAddress | None
     """Fixed public address; none where it is dynamic."""
     version: Annotated[str, Field(pattern=r"^1\.[3-5]$")]
     """VyOS release line, which decides the configuration paths."""

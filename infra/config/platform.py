@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from infra.config.base import Hostname, HttpsUrl, Model, Name, NonEmpty
+from infra.config.base import Cron, Hostname, HttpsUrl, Model, Name, NonEmpty
 
 
 class Karmada(Model):
@@ -60,7 +60,7 @@ class Storage(Model):
     """The one provisioner behind the default StorageClass."""
     linstor_variant: Literal["piraeus", "direct"] | None = None
     """Satellites inside the cluster, or the LINSTOR controller outside."""
-    linstor_vip: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+\.\d+$")] | None = None
+    linstor_vip: Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$")] | None = None
     """Address of the LINSTOR controller on the storage network."""
     drbd_cross_site: bool = False
     """Replicate block storage between sites."""
@@ -86,7 +86,7 @@ class Secrets(Model):
     """The one way in force."""
     vault: HttpsUrl | None = None
     """Vault, with `eso-vault`."""
-    count: Annotated[int, Field(ge=0)] = 0
+    count: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """How many Secrets there are, roughly."""
     legacy_generators: tuple[Name, ...] = ()
     """Apps that still use Kustomize secret generators."""
@@ -103,7 +103,7 @@ class Velero(Model):
     """Take CSI snapshots, moved off the cluster."""
     data_mover: bool = True
     """Move snapshots to the object store."""
-    schedule: str = "0 3 * * *"
+    schedule: Cron = "0 3 * * *"
     """Cron expression."""
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from infra.config.base import HttpsUrl, Labels, Mac, Model, Name, Named, NonEmpty, Sha256
+from infra.config.base import DriverVersion, HttpsUrl, Mac, Model, Name, Named, NodeLabels, NonEmpty, Sha256
 from infra.config.network import Cidr
 
 GpuModel = Literal["a5000", "a5500"]
@@ -17,7 +17,7 @@ class Gpu(Model):
 
     model: GpuModel
     """Model in lower case, the value of the label `gpu.model`."""
-    memory_gib: Annotated[int, Field(ge=1)]
+    memory_gib: Annotated[int, Field(ge=1, le=1024)]
     """Memory in GiB."""
     owner: Literal["host", "vfio"]
     """Who drives it: the host's driver (for containers) or vfio (for one VM), never both."""
@@ -34,7 +34,7 @@ class Host(Named):
     """GPUs in the machine."""
     linstor: Literal["controller", "satellite"] | None = None
     """Its part in LINSTOR storage, if any: such a host is doubly critical."""
-    nvidia_driver: Annotated[str, Field(pattern=r"^\d{3}\.\d+(\.\d+)?$")] | None = None
+    nvidia_driver: DriverVersion | None = None
     """Exact driver version on the host, shared by its containers."""
     upgrade: bool = False
     """An upgrade of Proxmox VE on this host is planned for this change."""
@@ -110,11 +110,11 @@ class _Guest(Named):
     """MAC address; none lets Proxmox choose."""
     cores: Annotated[int, Field(ge=1, le=512)]
     """Virtual CPUs."""
-    memory_mib: Annotated[int, Field(ge=512)]
+    memory_mib: Annotated[int, Field(ge=512, le=4_178_944)]
     """Memory in MiB."""
     tags: tuple[Annotated[str, Field(pattern=r"^[a-z0-9_][a-z0-9_+.-]*$")], ...] = ()
     """Further Proxmox tags; the program adds its own."""
-    start_order: Annotated[int, Field(ge=1)]
+    start_order: Annotated[int, Field(ge=1, le=9999)]
     """Place in the boot order of its host."""
     stateful: bool
     """It holds state that a rebuild would lose: protected against deletion."""
@@ -122,7 +122,7 @@ class _Guest(Named):
     """It is to move between hosts while it runs."""
     backup: Backup
     """Backup of the guest."""
-    node_labels: Labels = {}
+    node_labels: NodeLabels = {}
     """Kubernetes labels of its node."""
     ssh_host_key: Annotated[str, Field(pattern=r"^ssh-ed25519 [A-Za-z0-9+/=]+$")] | None = None
     """Public host key; none pins the key seen at the first contact."""
@@ -135,7 +135,7 @@ class Vm(_Guest):
     """`vm`."""
     disks: Annotated[tuple[Disk, ...], Field(min_length=1)]
     """Disks; the first holds the system."""
-    cpu_type: NonEmpty = "x86-64-v2-AES"
+    cpu_type: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "x86-64-v2-AES"
     """Proxmox CPU type."""
     pci_mappings: tuple[Name, ...] = ()
     """Mapped PCI devices (GPU passthrough)."""
@@ -156,7 +156,7 @@ class Lxc(_Guest):
     """Feature `keyctl`: no effect on a privileged container, kept as it is in production."""
     devices: tuple[Annotated[str, Field(pattern=r"^/dev/[a-z0-9/_-]+$")], ...] = ()
     """Device nodes of the host that the container gets, each by name."""
-    nvidia_driver: Annotated[str, Field(pattern=r"^\d{3}\.\d+(\.\d+)?$")] | None = None
+    nvidia_driver: DriverVersion | None = None
     """Version of the user-space driver; equals the host's."""
 
 

@@ -6,6 +6,7 @@ refused: a document that a person reviews says each thing once, where it stands.
 
 import json
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +79,22 @@ def read(path: Path) -> tuple[dict[str, Any], list[Violation]]:
         ]
 
 
+def _text(path: Path) -> str:
+    """Raises _Fault, OSError or UnicodeDecodeError. Opens no pipe and no device: reading one may never end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise _Fault(None, "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device", "a file")
+    with path.open("rb") as file:
+        content = file.read(SIZE_LIMIT + 1)
+    if len(content) > SIZE_LIMIT:
+        raise _Fault(None, f"more than {SIZE_LIMIT} bytes", f"at most {SIZE_LIMIT} bytes")
+    return content.decode("utf-8")
+
+
 def _parse(path: Path) -> dict[str, Any]:
     """Raises _Fault alone."""
     try:
-        size = path.stat().st_size
-        if size > SIZE_LIMIT:
-            raise _Fault(None, f"{size} bytes", f"at most {SIZE_LIMIT} bytes")
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_CoreLoader)
+        data = yaml.load(_text(path), Loader=_CoreLoader)
     except _Fault:
         raise
     except OSError as error:

@@ -1,12 +1,33 @@
 """DOC: what makes a document consistent in itself. These rules are of the format, not of a decision."""
 
 from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Address
 
 from infra.config.fleet import Common, Fleet, Site
 from infra.config.proxmox import Image, Vm
 from infra.rules.nodes import places
 from infra.rules.paths import MISSING, is_covered, value_at
+from infra.rules.ranges import all_ranges
 from infra.rules.registry import Finding, rule
+
+NODE_PREFIX = 24  # of the Pod addresses that Kubernetes gives to one node
+POD_PREFIXES = range(NODE_PREFIX - 16, NODE_PREFIX + 1)
+SERVICE_PREFIXES = range(12, 29)  # the API server takes no larger range, and the DNS address is the tenth of it
+# Kubelet arguments that K3s or the program sets; a second value would win silently.
+TAKEN_ARGS = frozenset(
+    {
+        "cluster-dns",
+        "cluster-domain",
+        "config",
+        "container-log-max-files",
+        "container-log-max-size",
+        "container-runtime-endpoint",
+        "hostname-override",
+        "kubeconfig",
+        "node-ip",
+        "node-labels",
+    }
+)
 
 
 @rule("DOC-04", source="")
@@ -60,6 +81,15 @@ def values_do_not_contradict(fleet: Fleet) -> Iterator[Finding]:
         if cluster.api.vip is None and len(cluster.servers) > 1:
             found = f"nothing for {len(cluster.servers)} servers"
             yield Finding(f"{path}.api.vip", found, "an address that outlives a server", "choose a free LAN address")
+    yield from _sizes(fleet)
+    for path, _, cluster in fleet.clusters():
+        for index, argument in enumerate(cluster.kubelet_args):
+            name = argument.partition("=")[0].rstrip("+-")
+            if name in TAKEN_ARGS:
+                expected = "an argument that neither K3s nor the program sets"
+                yield Finding(
+                    f"{path}.kubelet_args.{index}", name, expected, "remove it; `logs` has the limits of logs"
+                )
     for site_id, site in fleet.sites.items():
         for key_name, addresses in (("lb.pool", site.lb.pool), ("network.dhcp_range", site.network.dhcp_range)):
             if addresses is not None and addresses.start > addresses.stop:
@@ -67,6 +97,25 @@ def values_do_not_contradict(fleet: Fleet) -> Iterator[Finding]:
         if site.bgp.hold_time_s < 3 * site.bgp.keepalive_s:
             expected = f"at least three keepalives of {site.bgp.keepalive_s} s"
             yield Finding(f"{site_id}.bgp.hold_time_s", site.bgp.hold_time_s, expected, "correct one of the two")
+
+
+def _sizes(fleet: Fleet) -> Iterator[Finding]:
+    """What no cluster could be made with, said before it is fixed for the cluster's life."""
+    for path, _, cluster in fleet.clusters():
+        count = len({*cluster.servers, *cluster.agents})
+        prefix = cluster.pod_cidr.prefixlen
+        if prefix not in POD_PREFIXES or count > 1 << (NODE_PREFIX - prefix):
+            expected = f"a /{POD_PREFIXES[0]} to /{POD_PREFIXES[-1]} with a /{NODE_PREFIX} for each of {count} nodes"
+            yield Finding(f"{path}.pod_cidr", cluster.pod_cidr, expected, "choose a larger or smaller range")
+        if cluster.service_cidr.prefixlen not in SERVICE_PREFIXES:
+            expected = f"a /{SERVICE_PREFIXES[0]} to /{SERVICE_PREFIXES[-1]}"
+            yield Finding(f"{path}.service_cidr", cluster.service_cidr, expected, "choose a larger or smaller range")
+    for entry in all_ranges(fleet):
+        ends = (IPv4Address(entry.first), IPv4Address(entry.last))
+        if entry.first >> 24 == 0 or any(
+            end.is_loopback or end.is_link_local or end.is_multicast or end.is_reserved for end in ends
+        ):
+            yield Finding(entry.path, entry.text, "addresses that machines can have", "choose another range")
 
 
 def _documents(fleet: Fleet) -> Iterator[tuple[str, Common | Site]]:

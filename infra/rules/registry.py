@@ -113,8 +113,8 @@ def _acknowledgement(fleet: Fleet, entry: Rule, site_id: str) -> str | None:
     site = fleet.sites.get(site_id)
     given = site.accept.get(entry.id) if site else None
     if isinstance(given, Case):
-        return given.reason if given.case in entry.cases and given.reason.strip() else None
-    return given if given and given.strip() and not entry.cases else None
+        return given.reason.strip() or None if given.case in entry.cases else None
+    return given.strip() or None if given and not entry.cases else None
 
 
 def _faulty_acknowledgements(fleet: Fleet) -> Iterator[Violation]:

@@ -5,8 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
@@ -165,43 +165,25 @@ def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "interrupted" in ran.err
 
 
-def test_ctrl_c_ends_a_real_process_without_a_traceback(tmp_path: Path) -> None:
-    fifo = tmp_path / "Pulumi.yaml"
-    os.mkfifo(fifo)  # reading it waits for ever, so the command is surely at work
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cli", "check", "--folder", str(tmp_path)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+def test_ctrl_c_ends_a_real_process_without_a_traceback() -> None:
+    at_work = (
+        "import time, cli.documents\n"
+        "cli.documents.judged = lambda folder: print('at work', flush=True) or time.sleep(60)\n"
+        "from cli.app import app\n"
+        "app(['check'])\n"
     )
-    try:
-        deadline = time.monotonic() + 30
-        while not _opens(fifo):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
-    finally:
-        process.kill()
-        process.wait()
+    with subprocess.Popen(
+        [sys.executable, "-c", at_work], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "at work\n"
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "Traceback" not in out + err
-
-
-def _opens(fifo: Path) -> bool:
-    """Whether somebody reads the fifo."""
-    try:
-        descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError:
-        return False
-    time.sleep(0.2)  # the reader is inside read() now
-    global _held  # noqa: PLW0603  # closing it would end the read
-    _held = descriptor
-    return True
-
-
-_held = -1
 
 
 @pytest.mark.parametrize("pipe", ["rules | head -n 1", "rules NET-09 | true", "plan sp --json | true"])
@@ -217,6 +199,35 @@ def test_a_closed_pipe_is_no_error(pipe: str) -> None:
     )
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&-"])
+def test_a_closed_stream_swallows_what_goes_there(closed: str) -> None:
+    command = f"{sys.executable} -m cli rules NET-09 {closed}"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_poor_encoding_gets_escapes() -> None:
+    ran = fleet_process("rules", "BGP-01", PYTHONIOENCODING="ascii")
+    assert (ran.code, ran.err) == (0, "")
+    assert "S\\xe3o Paulo" in ran.out
+
+
+def test_a_pipe_among_the_documents_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "Pulumi.sp.yaml")
+    ran = fleet_process("check", "--folder", str(tmp_path))
+    assert ran.code == 1
+    assert "[DOC-01] Pulumi.sp.yaml: found a pipe or a device" in ran.out
+
+
+@pytest.mark.parametrize("verb", ["up", "preview"])
+def test_the_lab_names_an_unknown_site_before_it_builds_anything(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.toolchain.plan", lambda: [SimpleNamespace(present=False)])
+    monkeypatch.setattr(f"lab.session.{verb}", lambda *_: pytest.fail("began"))
+    ran = project.fleet("lab", verb, "nope")
+    assert ran.code == 1
+    assert "found no site nope" in ran.text
 
 
 def test_an_api_token_alone_is_refused_for_the_privileged_container(fleet: Fleet) -> None:

@@ -248,3 +248,16 @@ def test_a_real_python_makes_a_real_environment(tmp_path: Path) -> None:
         check=False,
     )
     assert done.stdout == f"{tmp_path / '.venv'} ['a', 'b c']\n", done.stderr
+
+
+def test_the_environment_of_another_folder_is_left_alone(copy: Path, tmp_path: Path) -> None:
+    assert launch(copy, "check").returncode == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("fleet", "requirements.lock"):
+        shutil.copy(copy / name, other)
+    (other / ".venv").symlink_to(copy / ".venv")
+    refused = launch(other, "check")
+    assert refused.returncode == 1
+    assert "is a symbolic link" in refused.stderr
+    assert launch(copy, "check").stderr == "", "nothing is to be prepared again"

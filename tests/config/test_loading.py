@@ -166,3 +166,72 @@ def test_a_value_is_shown_short_and_printable(folder: Path) -> None:
     (fault,) = faults(folder)
     assert len(str(fault)) < 400
     assert str(fault).isprintable()
+
+
+@pytest.mark.parametrize("key", ["network[0]", "guests (old)", "\\e[2J\\nfake", "[key]"])
+def test_an_unknown_key_is_named_however_it_looks(folder: Path, key: str) -> None:
+    edit(folder, "Pulumi.sp.yaml", "    schema_version: 1\n", f'    schema_version: 1\n    "{key}": 1\n')
+    (fault,) = faults(folder)
+    assert (fault.id, fault.path.split(".", 1)[0]) == ("DOC-02", "sp")
+    assert fault.path != "sp"
+    assert str(fault).isprintable()
+
+
+CONTROL = [r"a\nb", r"a\0b", r"\e[2J", r"\x7f", r"\u202e", r"a\rb"]
+
+
+@pytest.mark.parametrize("value", CONTROL)
+@pytest.mark.parametrize(
+    "old",
+    [
+        "name: ArgoCD-sp",
+        "context: gpu-sp-context",
+        "      - network.lan_cidr",
+        "recovery: dump of its database, manifests from Git",
+        "K3S-05: one server until a second host outside Tier 3 is free; snapshots leave the etcd restore path open",
+    ],
+)
+def test_text_is_one_line_that_prints_as_it_is(folder: Path, old: str, value: str) -> None:
+    start = old[: old.index(": ") + 2] if ": " in old else "      - "
+    edit(folder, "Pulumi.sp.yaml", old, f'{start}"{value}"')
+    assert {fault.id for fault in faults(folder)} == {"DOC-03"}
+    assert "one line of text without control characters" in str(faults(folder)[0])
+
+
+@pytest.mark.parametrize("value", [*CONTROL, "a b", "=== guard", "$(reboot)", "`id`", "-x", "ntp;x", "é", "::1"])
+def test_a_time_server_is_a_host_name_or_an_address(folder: Path, value: str) -> None:
+    edit(folder, "Pulumi.sp.yaml", "[a.st1.ntp.br, b.st1.ntp.br]", f'["{value}"]')
+    assert [(fault.id, fault.path) for fault in faults(folder)] == [("DOC-03", "sp.network.ntp_servers.0")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("https://192.168.10.11:8006/", "https://root:PASSWORD@192.168.10.11:8006/"),
+        ("https://192.168.10.11:8006/", '"https://$(id)/"'),
+        ("https://192.168.10.11:8006/", r'"https://h/\0"'),
+        ('"0 */6 * * *"', "a b c d e"),
+        ('"0 */6 * * *"', r'"0 0 * *\n*"'),
+        ("agents: [vm-sp-02]", 'agents: [vm-sp-02]\n        kubelet_args: ["a=\\x7f"]'),
+        ("agents: [vm-sp-02]", 'agents: [vm-sp-02]\n        kubelet_args: ["a=\\0"]'),
+        ("agents: [vm-sp-02]", "agents: [vm-sp-02]\n        kubelet_args: [a=\U0001f600]"),
+        ("agents: [vm-sp-02]", "agents: [vm-sp-02]\n        node_labels: {node-role.kubernetes.io/etcd: x}"),
+        ("agents: [vm-sp-02]", "agents: [vm-sp-02]\n        node_labels: {kubernetes.io/hostname: x}"),
+        ("k3s_version: v1.32.13+k3s1", "k3s_version: v1.٣٢.13+k3s1"),
+        ("memory_mib: 16384", f"memory_mib: 1{'0' * 400}"),
+        ("start_order: 10", "start_order: 1000000000000000000000"),
+        ("cores: 8", 'cores: 8\n        cpu_type: "host,hidden=1"'),
+    ],
+)
+def test_what_a_machine_would_choke_on_is_a_fault_of_shape(folder: Path, old: str, new: str) -> None:
+    edit(folder, "Pulumi.sp.yaml", old, new)
+    (fault,) = faults(folder)
+    assert fault.id == "DOC-03"
+    assert "PASSWORD" not in str(fault)
+    assert len(str(fault)) < 700
+
+
+def test_labels_that_a_kubelet_may_set_are_taken(folder: Path) -> None:
+    labels = "{topology.kubernetes.io/zone: a, node.kubernetes.io/x: b, example.org/c: d}"
+    edit(folder, "Pulumi.sp.yaml", "agents: [vm-sp-02]", f"agents: [vm-sp-02]\n        node_labels: {labels}")
+    assert faults(folder) == []

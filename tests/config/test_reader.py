@@ -1,5 +1,6 @@
 """The reader takes YAML as the engine does, and refuses what two readers could understand differently."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +141,22 @@ def test_values_that_python_cannot_hold_are_faults(tmp_path: Path, text: str) ->
 def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
     _, faults = reading(tmp_path, b"a: " + b"x" * 2 * 1024 * 1024)
     assert [fault.id for fault in faults] == ["DOC-01"]
+
+
+def test_a_pipe_or_a_device_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for name in ("pipe", "endless"):
+        data, faults = read(tmp_path / name)
+        assert data == {}
+        assert [(fault.id, fault.found) for fault in faults] == [("DOC-01", "a pipe or a device")]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"\\e[2J": 1, "\\e[2J": 2}', f"{{{'k' * 900}: 1, {'k' * 900}: 2}}", "a: 00" + "9" * 5000]
+)
+def test_the_fault_of_a_file_prints_on_one_short_line(tmp_path: Path, text: str) -> None:
+    _, (fault,) = reading(tmp_path, text)
+    assert fault.id == "DOC-01"
+    assert str(fault).isprintable()
+    assert len(str(fault)) < 700

@@ -17,12 +17,12 @@ stop() {
     exit 3
 }
 
-# receive: splits the data ("=== name" lines) into $work/<name>.
+# receive: splits the data ("=== name" lines) into $work/<name>; a name holds no slash.
 receive() {
     work=$(mktemp -d /tmp/fleet.XXXXXX)
     trap 'rm -rf "$work"' EXIT
     trap 'exit 130' INT TERM HUP
-    awk -v dir="$work" '/^=== /{file=dir "/" $2; printf "" > file; next} {print > file}' <&3
+    awk -v dir="$work" '/^=== [a-z][a-z0-9.-]*$/{file=dir "/" $2; printf "" > file; next} {print > file}' <&3
 }
 
 # setting FILE KEY: value of "KEY=value" in a section.
