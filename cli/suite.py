@@ -11,10 +11,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from cli.documents import ROOT
 from cli.screen import say
@@ -51,21 +50,20 @@ def run(fast: bool, arguments: Sequence[str]) -> int:
     warm = fast or _toolchain_complete()
     budget = _budget(warm)
     dropped: list[str] = []
-    with _ending_politely():
-        for step in [
-            *_static_steps(),
-            _pytest("tests without the lab", ["-n", "auto", "--dist", "loadfile", *arguments]),
-        ]:
-            outcome = _run(step, budget - (time.monotonic() - began))
-            if outcome.timed_out:
-                say(f"{step.name}: no time left of FLEET_TEST_BUDGET_S={budget:.0f}")
-                return 1
-            if not _good(step, outcome, arguments):
-                return outcome.code
-        if not fast:
-            code = _lab(arguments, began, budget, dropped, warm)
-            if code:
-                return code
+    for step in [
+        *_static_steps(),
+        _pytest("tests without the lab", ["-n", "auto", "--dist", "loadfile", *arguments]),
+    ]:
+        outcome = _run(step, budget - (time.monotonic() - began))
+        if outcome.timed_out:
+            say(f"{step.name}: no time left of FLEET_TEST_BUDGET_S={budget:.0f}")
+            return 1
+        if not _good(step, outcome, arguments):
+            return outcome.code
+    if not fast:
+        code = _lab(arguments, began, budget, dropped, warm)
+        if code:
+            return code
     for name in dropped:
         say(f"not run for lack of time: {name}")
     if dropped and warm:
@@ -129,7 +127,8 @@ def _is_shell(path: Path) -> bool:
 
 
 def _pytest(name: str, arguments: Sequence[str]) -> Step:
-    return Step(name, (*PYTHON, "pytest", *arguments), shown=True)
+    # The file is named, since pytest would look for it beside any folder among the arguments.
+    return Step(name, (*PYTHON, "pytest", "-c", "pyproject.toml", *arguments), shown=True)
 
 
 def _run(step: Step, limit_s: float, more: dict[str, str] | None = None) -> Outcome:
@@ -179,20 +178,6 @@ def _end(process: subprocess.Popen[str]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(KILL_S)
-
-
-@contextmanager
-def _ending_politely() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _budget(warm: bool) -> float:

@@ -64,9 +64,9 @@ def _up(console: Console, place: Place, fleet: Fleet, chosen: list[str], binarie
 def preview(console: Console, sites: list[str] | None) -> int:
     """Previews sites against the running lab."""
     place, fleet = here(), _judged()
-    binaries = _toolchain(console)
     if not control.running(place.root):
         raise LabError("no lab runs; start it with: ./fleet lab up")
+    binaries = _toolchain(console)
     with alone(place):
         made_up = _prepare(place, fleet, binaries, console)
         engine = Engine(place, binaries)

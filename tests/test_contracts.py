@@ -4,7 +4,7 @@
     <DIR>/charts/<chart>.values.keys.txt         one default a line: dotted key, type, value
     <DIR>/charts/<chart>.values.schema.json      the chart's own schema, where it ships one
 
-`pytest --contracts DIR` runs these tests; without it they are deselected and the run's last lines say what was not
+`pytest --contracts=DIR` runs these tests; without it they are deselected and the run's last lines say what was not
 checked. The folder is not part of this repository. Left out: rules that only a live webhook or controller enforces.
 """
 
