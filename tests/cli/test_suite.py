@@ -30,7 +30,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
             suite, "_pytest", lambda name, arguments: lab if "lab" in arguments else step("mocks", "pass")
         )
 
-    monkeypatch.delenv("FLEET_TEST_BUDGET_S", raising=False)
+    for name in ("FLEET_TEST_BUDGET_S", "FLEET_TEST_COLD_BUDGET_S"):
+        monkeypatch.delenv(name, raising=False)
     return use
 
 
@@ -65,6 +66,16 @@ def test_a_lab_without_time_is_named_and_fails_where_the_toolchain_was_there(
     monkeypatch.setenv("FLEET_TEST_BUDGET_S", "60")
     assert suite.run(False, []) == code
     assert "not run for lack of time: all tests of the lab" in capfd.readouterr().out
+
+
+def test_a_run_that_has_to_build_has_a_budget_of_its_own(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    steps(lab=step("in the lab", "print('9 passed')", shown=True), complete=False)
+    monkeypatch.setenv("FLEET_TEST_BUDGET_S", "60")
+    monkeypatch.setenv("FLEET_TEST_COLD_BUDGET_S", "4000")
+    assert suite.run(False, []) == 0
+    assert "not run for lack of time" not in capfd.readouterr().out
 
 
 def test_a_step_over_the_budget_is_ended_with_everything_it_started(
