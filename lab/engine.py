@@ -23,6 +23,9 @@ CONFIG_TIMEOUT_S = 120
 UPDATE_TIMEOUT_S = 3600
 STOP_PATIENCE_S = 60
 _DONE = re.compile(r"^ ?(?P<sign>\+|~|-|\+-|<) +(?P<type>\S+) (?P<name>\S+) (?P<what>created|updated|deleted|replaced)")
+_PLANNED = re.compile(
+    r"^ ?(?:\+|~|-|\+-) +\S+ (?P<name>\S+) (?P<what>create|update|delete|replace)\b(?P<difference>( \[diff:[^\]]*\])?)"
+)
 
 
 @contextlib.contextmanager
@@ -182,6 +185,8 @@ def _end(process: "subprocess.Popen[str]") -> None:
 
 def telling(line: str) -> str | None:
     """A finished step, short; an error or warning as it is; None for the rest."""
+    if planned := _PLANNED.match(line):
+        return f"would {planned['what']} {planned['name']}{planned['difference'].rstrip()}"
     if done := _DONE.match(line):
         seconds = re.search(r"\(([\d.]+s)\)", line)
         return f"{done['what']} {done['name']}" + (f" ({seconds[1]})" if seconds else "")

@@ -98,6 +98,8 @@ def status(json_output: bool, console: Console) -> int:
 def kubectl(cluster: str, args: list[str]) -> int:
     """Runs kubectl against a cluster of the lab."""
     place = here()
+    if not control.running(place.root):
+        raise LabError("no lab runs; start it with: ./fleet lab up")
     file = place.kubeconfigs / f"{cluster}.yaml"
     if not file.exists():
         known = sorted(path.stem for path in place.kubeconfigs.glob("*.yaml"))
@@ -246,9 +248,20 @@ def _update(engine: Engine, verb: str, site: str, place: Place, console: Console
     return 0
 
 
+NOISE = (
+    ": using pulumi-",
+    "expected to have version",
+    "info: accepted:",
+    "Resource monitor has terminated",
+    "error: update failed",
+)
+
+
 def _diagnostics(lines: list[str]) -> list[str]:
+    """What the engine says of a failure, without what it says at every run and without the outputs."""
     start = next((i for i, line in enumerate(lines) if line.startswith("Diagnostics:")), max(0, len(lines) - 30))
-    return lines[start:]
+    stop = next((i for i, line in enumerate(lines) if i > start and line.startswith("Outputs:")), len(lines))
+    return [line for line in lines[start:stop] if not any(part in line for part in NOISE)]
 
 
 def _summary(lines: list[str]) -> str:

@@ -102,7 +102,8 @@ def _parse(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise _Fault(None, "bytes that are not UTF-8", "a UTF-8 file") from error
     except yaml.MarkedYAMLError as error:
-        raise _Fault(error.problem_mark, error.problem or "broken YAML", "YAML") from error
+        problem = f"broken YAML ({error.problem or 'no more known'})"
+        raise _Fault(error.problem_mark, problem, "YAML: look at indentation, colons and tabs there") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _Fault(None, next(iter(str(error).splitlines()), type(error).__name__), "YAML") from error
     if not isinstance(data, dict):
