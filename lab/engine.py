@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,6 +106,7 @@ class Engine:
         On Ctrl-C the engine is asked to stop, and given time to write its state.
         """
         self._break_stale_locks(site)
+        self._mend_cut_off_state(site)
         if verb == "up":
             self._forget_cut_off_creations(site)
         extra = ["--yes", "--skip-preview"] if verb == "up" else []
@@ -138,6 +140,13 @@ class Engine:
                 watchdog.cancel()
                 _end(process)
 
+    def _mend_cut_off_state(self, site: str) -> None:
+        """An engine killed while it wrote the state leaves half a file; the one before lies beside it as `.bak`."""
+        file = self._place.state / f".pulumi/stacks/fleet/{site}.json"
+        backup = file.with_name(file.name + ".bak")
+        if file.exists() and not _is_json(file) and _is_json(backup):
+            shutil.copyfile(backup, file)
+
     def _break_stale_locks(self, site: str) -> None:
         """A killed engine leaves its lock behind, and would ask for `pulumi cancel` from then on. Callers are alone."""
         for path in (self._place.state / ".pulumi/locks").glob(f"**/{site}/*.json"):
@@ -170,6 +179,14 @@ class Engine:
         text = self._quiet(["stack", "output", "--show-secrets", "--json", "--stack", site])
         outputs: dict[str, Any] = yaml.safe_load(text) or {}
         return outputs
+
+
+def _is_json(file: Path) -> bool:
+    try:
+        json.loads(file.read_text())
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
