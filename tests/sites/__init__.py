@@ -11,8 +11,9 @@ from typing import Any
 
 from cli.plan import Declared, plan
 from cli.stand_in_inputs import placeholders
-from infra.config import Common, Fleet, Site
-from infra.config.loading import PROJECT_FILE, common_value, parse, site_value, stack_files
+from infra.config import Fleet
+from infra.config.loading import PROJECT_FILE, common_value, site_value, stack_files
+from tests.rules.documents import fleet_of as parsed
 
 ROOT = Path(__file__).parents[2]
 THIRD = "norte"
@@ -73,16 +74,9 @@ def _documents() -> Documents:
 
 def fleet_of(documents: Documents) -> Fleet:
     """Models of plain documents, which must be sound."""
-    common, faults = parse(Common, "common", documents["common"])
-    sites: dict[str, Site] = {}
-    for site_id, value in documents.items():
-        if site_id != "common":
-            site, found = parse(Site, site_id, value)
-            faults += found
-            if site is not None:
-                sites[site_id] = site
-    assert common is not None and not faults, faults
-    return Fleet(common, sites)
+    fleet, faults = parsed(documents)
+    assert fleet is not None, faults
+    return fleet
 
 
 @cache
