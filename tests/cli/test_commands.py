@@ -24,7 +24,7 @@ from lab import LabError
 from tests.cli import project
 from tests.cli.project import ROOT, fleet_process
 
-COMMANDS = ("check", "plan", "rules", "schema", "toolchain", "runbook", "test", "lab")
+COMMANDS = ("check", "plan", "rules", "schema", "toolchain", "runbook", "render", "test", "lab", "vyos")
 
 
 def test_help_names_every_command_and_imports_none_of_them() -> None:
