@@ -1,33 +1,19 @@
 """An update that is cut off, at an empty lab: what is left, and that the next run needs no repair."""
 
-import os
 import re
 import signal
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from tests.lab.conftest import Checkout, eventually, machine, processes_of, summaries
+from tests.lab.conftest import Checkout, anew, eventually, machine, processes_of, summaries
+from tests.lab.drill import kill_the_engine
 
 pytestmark = pytest.mark.lab
 
 
-def kill_the_engine(checkout: Checkout) -> None:
-    """SIGKILL to pulumi alone."""
-    killed = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                arguments = (entry / "cmdline").read_bytes().split(bytes(1))
-                if arguments[0].endswith(b"/pulumi") and str(checkout.place.work).encode() in arguments:
-                    os.kill(int(entry.name), signal.SIGKILL)
-                    killed.append(entry.name)
-    assert killed, "no engine runs"
-
-
 def test_ctrl_c_takes_the_lab_down(checkout: Checkout) -> None:
-    with checkout.start("lab", "up", "sp") as running:
+    anew(checkout)
+    with checkout.start("lab", "up", "--empty", "sp") as running:
         eventually(lambda: "guest-vm-sp-01-vm creating" in checkout.log("up", "sp"), 60, lambda: running.out)
         running.signal(signal.SIGINT)
         ran = running.ended(90)
@@ -41,14 +27,14 @@ def test_ctrl_c_takes_the_lab_down(checkout: Checkout) -> None:
 
 
 def test_a_killed_engine_needs_no_repair(checkout: Checkout) -> None:
-    with checkout.start("lab", "up", "sp") as running:
+    with checkout.start("lab", "up", "--empty", "sp") as running:
         eventually(lambda: "guest-vm-sp-01-vm creating" in checkout.log("up", "sp"), 60, lambda: running.out)
         kill_the_engine(checkout)
         ran = running.ended(60)
     assert ran.code == 1, ran.out
     assert "Traceback" not in ran.out, ran.out
 
-    with checkout.start("lab", "up", "sp") as running:
+    with checkout.start("lab", "up", "--empty", "sp") as running:
         eventually(
             lambda: (
                 "k3s-cluster-sp-bootstrap-vm-sp-01 creating" in checkout.log("up", "sp")
