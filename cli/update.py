@@ -15,6 +15,7 @@ from cli.faults import Stop
 from cli.screen import say, show_json, table, warn
 from infra.acknowledged import OUTPUT
 from infra.config import Fleet
+from infra.violation import InvariantError
 from operations import faults, listing, update
 from operations.engine import Engine, EngineError, diagnostics, telling
 from operations.guard import AcceptError, as_json, parsed
@@ -45,6 +46,7 @@ def up(site_id: str, accept: tuple[str, ...], *, yes: bool) -> int:
         fleet = _fleet(site_id, as_json_output=False)
         if fleet is None:
             return 1
+        _refused_by_the_program(fleet, site_id)
         runs = engine()
         looked = update.look(runs, site_id, fleet, given)
     show(site_id, looked)
@@ -75,6 +77,15 @@ def up(site_id: str, accept: tuple[str, ...], *, yes: bool) -> int:
     with _told():
         outputs(runs.outputs(site_id))
     return 0
+
+
+def _refused_by_the_program(fleet: Fleet, site_id: str) -> None:
+    """The program would refuse after the question only. Raises InvariantError with everything it refuses."""
+    from infra.stack import gates  # noqa: PLC0415  # brings the Kubernetes SDK: 2 s
+
+    refused = list(gates(fleet, site_id))
+    if refused:
+        raise InvariantError(refused)
 
 
 def reasons(accept: tuple[str, ...]) -> dict[str, str]:
