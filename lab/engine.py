@@ -20,6 +20,7 @@ from infra.stack import SECRETS
 from lab import PROJECT, LabError, control
 from lab.place import Place
 from operations import releases
+from operations.engine import own_temporary_folder
 
 CONFIG_TIMEOUT_S = 120
 UPDATE_TIMEOUT_S = 3600
@@ -119,6 +120,12 @@ class Engine:
 
         On Ctrl-C the engine is asked to stop, and given time to write its state.
         """
+        with own_temporary_folder(self._place.root) as folder:
+            return self._run(verb, site, on_line, more, {**(environment or {}), **folder})
+
+    def _run(
+        self, verb: str, site: str, on_line: Callable[[str], None], more: tuple[str, ...], environment: dict[str, str]
+    ) -> int:
         if verb == "up":
             self.mend(site)
         else:
@@ -130,7 +137,7 @@ class Engine:
         with log.open("w") as file:
             process = subprocess.Popen(
                 control.inside(self._place.root, self._command(arguments)),
-                env=self.environment() | dict(environment or {}),
+                env=self.environment() | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -143,10 +150,11 @@ class Engine:
             watchdog.start()
             assert process.stdout is not None
             try:
-                for line in process.stdout:
-                    file.write(line)
-                    file.flush()
-                    on_line(line.rstrip("\n"))
+                with process.stdout as lines:
+                    for line in lines:
+                        file.write(line)
+                        file.flush()
+                        on_line(line.rstrip("\n"))
                 code = process.wait()
                 if code < 0:
                     on_line(f"Diagnostics: pulumi was ended by {signal.Signals(-code).name}; run the update again")

@@ -23,6 +23,7 @@ from lab.made_up import MadeUp, make, private_file
 from lab.mirror import build as build_mirror
 from lab.place import Place, here
 from lab.providers import install as install_plugins
+from operations.engine import without_cancellations
 from operations.faults import remedies
 
 KUBECTL_TIMEOUT_S = 60
@@ -310,6 +311,7 @@ NOISE = (
 
 def _diagnostics(lines: list[str]) -> list[str]:
     """What the engine says of a failure, without what it says at every run and without the outputs."""
+    lines = without_cancellations(lines)
     start = next((i for i, line in enumerate(lines) if line.startswith("Diagnostics:")), max(0, len(lines) - 30))
     stop = next((i for i, line in enumerate(lines) if i > start and line.startswith("Outputs:")), len(lines))
     return [line for line in lines[start:stop] if not any(part in line for part in NOISE)]

@@ -11,8 +11,9 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -126,6 +127,10 @@ class Engine:
 
     def up(self, site: str, on_line: Callable[[str], None], environment: Mapping[str, str] | None = None) -> int:
         """Updates a stack without a further preview; returns the exit code. On Ctrl-C the engine is asked to stop."""
+        with own_temporary_folder() as folder:
+            return self._up(site, on_line, {**(environment or {}), **folder})
+
+    def _up(self, site: str, on_line: Callable[[str], None], environment: Mapping[str, str]) -> int:
         arguments = ["up", "--stack", site, "--skip-preview", "--yes", "--suppress-permalink=true", "--color", "never"]
         process = subprocess.Popen(
             self._command(arguments),
@@ -168,17 +173,18 @@ class Engine:
         check: bool = True,
     ) -> "subprocess.CompletedProcess[str]":
         try:
-            done = subprocess.run(
-                self._command(arguments),
-                env=self._environment(environment),
-                input=stdin,
-                stdin=subprocess.DEVNULL if stdin is None else None,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=timeout_s,
-                check=False,
-            )
+            with own_temporary_folder() as folder:
+                done = subprocess.run(
+                    self._command(arguments),
+                    env=self._environment({**(environment or {}), **folder}),
+                    input=stdin,
+                    stdin=subprocess.DEVNULL if stdin is None else None,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=timeout_s,
+                    check=False,
+                )
         except FileNotFoundError:
             raise EngineError(f"found no program {self.program}; expected the pulumi CLI (fleet toolchain)") from None
         except subprocess.TimeoutExpired:
@@ -189,6 +195,15 @@ class Engine:
 
     def _error(self, site: str, what: str, done: "subprocess.CompletedProcess[str]") -> EngineError:
         return EngineError(explained(site, f"pulumi {what}", f"{done.stderr}\n{done.stdout}"))
+
+
+@contextlib.contextmanager
+def own_temporary_folder(within: Path | None = None) -> Iterator[dict[str, str]]:
+    """What to add to an engine's environment: the kubernetes provider writes kubeconfigs, tokens included, into the
+    folder of temporary files and leaves them there. This one goes with the run.
+    """
+    with tempfile.TemporaryDirectory(prefix="fleet-engine-", dir=within, ignore_cleanup_errors=True) as folder:
+        yield {"TMPDIR": folder}
 
 
 def explained(site: str, what: str, text: str) -> str:
@@ -216,8 +231,20 @@ def telling(line: str) -> str | None:
     return f"{done['what']} {done['name']}" + (f" ({seconds[1]})" if seconds else "")
 
 
+def without_cancellations(lines: Sequence[str]) -> list[str]:
+    """Lines without the tracebacks of what a failed step cut off: the program's registrations that waited beside it."""
+    kept = list(lines)
+    ends = [at for at, line in enumerate(kept) if line.strip() == "Exception: context canceled"]
+    for end in reversed(ends):
+        start = next((at for at in range(end, -1, -1) if kept[at].strip().startswith("error:")), None)
+        if start is not None and any("Traceback" in line for line in kept[start:end]):
+            del kept[start : end + 1]
+    return kept
+
+
 def diagnostics(lines: Sequence[str]) -> list[str]:
     """What an update that failed says of it, without what it says at every run."""
+    lines = without_cancellations(lines)
     noise = (": using pulumi-", "expected to have version", "info: ", "warning: ", "update failed")
     start = next((at for at, line in enumerate(lines) if line.startswith("Diagnostics:")), max(0, len(lines) - 30))
     stop = next((at for at, line in enumerate(lines) if at > start and line.startswith("Outputs:")), len(lines))

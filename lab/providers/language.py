@@ -23,7 +23,6 @@ from pulumi.runtime.proto import language_pb2, language_pb2_grpc
 from lab.providers.lifeline import follow_parent
 
 UNEXPECTED: Final = "python inline source runtime error"  # how the SDK's server begins all but a RunError
-CANCELLED: Final = f"{UNEXPECTED}: context canceled"  # a registration that a failed step elsewhere cut off
 MESSAGE_LIMIT: Final = 400 * 1024 * 1024  # bytes; the engine's own limit
 
 
@@ -46,8 +45,8 @@ class Host(LanguageServer):
 
         self.program = program
         reply = super().Run(request, context)  # type: ignore[no-untyped-call]  # the SDK leaves it untyped
-        if reply.error and (not reply.error.startswith(UNEXPECTED) or reply.error.startswith(CANCELLED)):
-            # Told already: a RunError by its log line, what cancelled the run by the step that failed.
+        if reply.error and not reply.error.startswith(UNEXPECTED):
+            # A RunError was logged already; as an error of the reply the engine would print it once more.
             return language_pb2.RunResponse(bail=True)
         return reply
 

@@ -15,7 +15,15 @@ from infra.acknowledged import FIELDS, KEPT_RUNS, OUTPUT, VARIABLE, acknowledged
 from infra.stack import CILIUM_CA_CERT, CILIUM_CA_KEY
 from infra.violation import InvariantError
 from operations import update
-from operations.engine import Engine, EngineError, explained, stamp, telling
+from operations.engine import (
+    Engine,
+    EngineError,
+    explained,
+    own_temporary_folder,
+    stamp,
+    telling,
+    without_cancellations,
+)
 from operations.guard import AcceptError
 from tests.guard.samples import fleet, judged, raw, resource
 
@@ -285,3 +293,30 @@ def test_a_failed_update_says_so(
     monkeypatch.setattr("infra.stack.gates", lambda *_: [])  # as above
     assert commands.up("sp", (), yes=True) == 1
     assert "the update failed; what is done stays done" in capsys.readouterr().err
+
+
+def test_what_the_engine_left_among_temporary_files_goes_with_the_run(tmp_path: Path) -> None:
+    with own_temporary_folder(tmp_path) as added:
+        folder = Path(added["TMPDIR"])
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "kubeconfig1").write_text("a token")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_failed_step_cancelled_does_not_hide_why_it_failed() -> None:
+    said = [
+        "Diagnostics:",
+        "  pulumi:pulumi:Stack (fleet-sp):",
+        "    error: python inline source runtime error: context canceled",
+        "    Traceback (most recent call last):",
+        '      File "resource.py", line 1340, in do_rpc_call',
+        "    During handling of the above exception, another exception occurred:",
+        "    Traceback (most recent call last):",
+        "    Exception: context canceled",
+        "  proxmoxve:index:VmLegacy (guest-vm-sp-02-vm):",
+        "    error: received an HTTP 500 response - Reason: VM is locked (backup)",
+    ]
+    assert without_cancellations(said) == [*said[:2], *said[8:]]
+    own = [*said[:3], "    Traceback (most recent call last):", "    ValueError: of the program itself"]
+    assert without_cancellations(own) == own
+    assert without_cancellations(said[:2] + said[7:]) == said[:2] + said[7:]

@@ -63,7 +63,7 @@ def test_a_change_of_memory_outlives_every_fault(lab: Lab) -> None:
     with fault(checkout, "unavailable"):
         fails_clearly(checkout, "HTTP 596", "does not answer")
     with fault(checkout, "expired"):
-        fails_clearly(checkout, "HTTP 401", "pulumi config set --secret fleet:proxmox_api_token")
+        fails_clearly(checkout, "HTTP 401", "pulumi config set --secret fleet:proxmoxApiToken")
     converges(checkout)
     assert in_proxmox(checkout)[0] == "12288"
 
