@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pulumi
 
+from infra.acknowledged import OUTPUT, acknowledged
 from infra.site import SiteStack
 from infra.stack import checked_fleet, inputs
 
@@ -12,3 +13,4 @@ fleet = checked_fleet(Path(__file__).parent, site_id)
 site = SiteStack(fleet, site_id, inputs(fleet, site_id))
 for name, value in site.outputs.items():
     pulumi.export(name, value)
+pulumi.export(OUTPUT, acknowledged(fleet, site_id))

@@ -1,9 +1,12 @@
 """A fleet of many invented sites, made from the shipped documents, to time reading and judging."""
 
+import itertools
 import re
 import shutil
 import time
+from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -35,13 +38,24 @@ def _write(folder: Path, count: int) -> None:
         shutil.copyfile(path, folder / path.name)
     text = (PROJECT / "Pulumi.sp.yaml").read_text(encoding="utf-8")
     project = yaml.safe_load((PROJECT / PROJECT_FILE).read_text(encoding="utf-8"))
-    tunnels = project["config"][COMMON_KEY]["value"]["tunnels"]
-    for number in range(len(files), count):
-        site = f"s{number}"
+    sites = [*files, *(f"s{number}" for number in range(len(files), count))]
+    for number, site in enumerate(sites[len(files) :], start=len(files)):
         (folder / f"Pulumi.{site}.yaml").write_text(_invented(text, site, number), encoding="utf-8")
-        ends = {"franca": f"10.255.{number}.1", site: f"10.255.{number}.2"}
-        tunnels.append({"interface": f"wg{number}", "cidr": f"10.255.{number}.0/30", "ends": ends})
+    project["config"][COMMON_KEY]["value"]["tunnels"] = _tunnels(sites)
     (folder / PROJECT_FILE).write_text(yaml.safe_dump(project), encoding="utf-8")
+
+
+def _tunnels(sites: list[str]) -> list[dict[str, Any]]:
+    """One for each pair of sites, the first of them as shipped; an interface serves a site once."""
+    first, pairs = IPv4Address("10.255.0.0"), itertools.combinations(range(len(sites)), 2)
+    return [
+        {
+            "interface": f"wg{(one + other - 1) % len(sites)}",
+            "cidr": f"{first + 4 * index}/30",
+            "ends": {sites[one]: str(first + 4 * index + 1), sites[other]: str(first + 4 * index + 2)},
+        }
+        for index, (one, other) in enumerate(pairs)
+    ]
 
 
 def _invented(text: str, site: str, number: int) -> str:
@@ -53,4 +67,10 @@ def _invented(text: str, site: str, number: int) -> str:
     text = text.replace("cluster_id: 2", f"cluster_id: {number + 1}")
     text = re.sub(r"\b(cluster-sp|gpu-sp|vm-sp|pve-ippri|argocd-sp|ArgoCD-sp)\b", rf"\1-{site}", text)
     text = re.sub(r"\b(gpu-sp-s\d+)-(01|context)\b", r"\1-\2", text)
+    text = text.replace("endpoint: null\n      dynamic: true", f"endpoint: 198.18.{number}.1")
+    text = re.sub(r"\n +- wireguard\.dynamic\b", "", text)
+    text = text.replace("public_address: null", f"public_address: 198.18.{number}.1")
+    text = re.sub(r"\n +- vyos\.public_address\b", "", text)
+    text = text.replace("vllm.colabh.org", f"vllm-{site}.colabh.org")
+    text = re.sub(r"apps/sp\b", f"apps/{site}", text)
     return re.sub(r"(site|member_name): sp\b", rf"\1: {site}", text)

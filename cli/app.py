@@ -16,6 +16,9 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON and nothing e
 Folder = Annotated[
     Path | None, typer.Option(help="Folder with Pulumi.yaml and the stack files; default: this project.")
 ]
+Accept = Annotated[
+    list[str] | None, typer.Option("--accept", metavar="'KEY=reason'", help="Take a stop on for this run; repeatable.")
+]
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 app = typer.Typer(
@@ -85,29 +88,55 @@ def plan(site: str, as_json: JsonFlag = False, folder: Folder = None) -> None:
         say(f"{assumed} assumed values: a real update refuses until each is confirmed (fleet check)")
 
 
+@app.command("preview")
+def preview_site(site: str, as_json: JsonFlag = False, accept: Accept = None) -> None:
+    """Show what an update would change, and what stops it.
+
+    Exit code 1 if the guard stops it. Needs the site's credentials; changes nothing.
+    """
+    from cli import update
+
+    raise typer.Exit(update.preview(site, tuple(accept or ()), as_json_output=as_json))
+
+
+@app.command("up")
+def update_site(
+    site: str,
+    accept: Accept = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Preview a site, ask, then update it.
+
+    A stop of the guard ends it before anything is changed.
+    """
+    from cli import update
+
+    raise typer.Exit(update.up(site, tuple(accept or ()), yes=yes))
+
+
 @app.command()
 def rules(
     wanted: Annotated[str | None, typer.Argument(metavar="[FAMILY|ID]", help="For example NET or NET-09.")] = None,
     as_json: JsonFlag = False,
+    write: Annotated[bool, typer.Option("--write", help="Write docs/rules.md.")] = False,
 ) -> None:
-    """List the rules."""
-    from infra.rules import RULES
+    """List the rules.
 
-    chosen = [RULES[id] for id in sorted(RULES)]
-    if wanted:
-        key = wanted.upper()
-        chosen = [entry for entry in chosen if key in (entry.id, entry.family)]
-        if not chosen:
-            families = ", ".join(sorted({entry.family for entry in RULES.values()}))
-            raise Stop(f"found no rule {wanted}; expected the id of one, or a family: {families}")
-    if as_json:
-        fields = ("id", "level", "source", "statement")
-        show_json([{field: str(getattr(entry, field)) for field in fields} for entry in chosen])
+    Shows where each is kept; one by its id with everything about it.
+    """
+    from cli import rulebook
+
+    if write:
+        rulebook.write()
+        say(f"wrote {rulebook.PAGE}")
         return
-    table(
-        ("rule", "level", "source", "statement"),
-        [(entry.id, str(entry.level), entry.source, entry.statement) for entry in chosen],
-    )
+    chosen = rulebook.chosen(wanted)
+    if as_json:
+        show_json([rulebook.plain(entry) for entry in chosen])
+    elif wanted and wanted.upper() == chosen[0].id:
+        table((chosen[0].id, chosen[0].statement), rulebook.details(chosen[0]))
+    else:
+        table(("rule", "level", "home", "statement"), map(rulebook.row, chosen))
 
 
 @app.command()
@@ -166,7 +195,7 @@ def toolchain(
 def runbook(site: str, topic: str, folder: Folder = None) -> None:
     """Print steps that only a person can take.
 
-    Topics: lxc-host (what root sets on the host of a GPU container).
+    Topics: lxc-host (what root sets on the host of a GPU container), hand-over (guests that an older project holds).
     """
     from cli import documents, runbooks
 
@@ -211,6 +240,53 @@ def vyos_diff(
     raise typer.Exit(router.diff(folder, site, file))
 
 
+@app.command()
+def backup(
+    site: str,
+    guest: Annotated[list[str] | None, typer.Option("--guest", help="Only this guest; repeatable.")] = None,
+    record: Annotated[
+        list[str] | None,
+        typer.Option("--record", metavar="KIND:WHAT=REFERENCE", help="Record one made elsewhere; repeatable."),
+    ] = None,
+    taken: Annotated[str | None, typer.Option("--taken", metavar="TIME", help="When that was, in UTC.")] = None,
+) -> None:
+    """Back up a site and record it.
+
+    Proxmox snapshots of its guests, etcd snapshots of its main clusters. Exit code 1 if one was not made.
+    """
+    from cli import backup, documents
+
+    raise typer.Exit(backup.run(documents.ROOT, site, guest or [], record or [], taken))
+
+
+@app.command()
+def diff(
+    base: Annotated[str | None, typer.Argument(metavar="[BASE]", help="Default: where this branch left main.")] = None,
+    head: Annotated[str, typer.Argument(metavar="[HEAD]", help="Default: the working tree (.).")] = ".",
+    sites: Annotated[list[str] | None, typer.Argument(metavar="[SITE]...")] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="As a comment of a pull request.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare the resources of two revisions.
+
+    Offline: runs the plan of each revision. Exit code 1 if one has none.
+    """
+    from cli import diff_text
+
+    raise typer.Exit(diff_text.run(base, head, sites or [], as_json=as_json, as_markdown=as_markdown))
+
+
+@app.command()
+def adopt(site: str, as_json: JsonFlag = False) -> None:
+    """Compare existing guests with the document.
+
+    Reads Proxmox, prints what the stack file must say, changes nothing. Exit code 1 if something differs.
+    """
+    from cli import adopt, documents
+
+    raise typer.Exit(adopt.run(documents.ROOT, site, as_json=as_json))
+
+
 @app.command(context_settings=PASS_THROUGH)
 def test(
     context: typer.Context,
@@ -227,12 +303,18 @@ def test(
 
 
 @lab.command()
-def up(sites: Annotated[list[str] | None, typer.Argument(metavar="[SITE]...")] = None) -> None:
+def up(
+    sites: Annotated[list[str] | None, typer.Argument(metavar="[SITE]...")] = None,
+    empty: Annotated[bool, typer.Option("--empty", help="Begin without the existing guests.")] = False,
+    accept: Accept = None,
+) -> None:
     """Bring sites up, all by default."""
     _read_meanwhile(sites)
     from lab import session
 
-    raise typer.Exit(session.up(console(), sites or None))
+    if accept and len(sites or ()) != 1:
+        raise Stop("found --accept for several sites; expected one: a key belongs to one plan")
+    raise typer.Exit(session.up(console(), sites or None, empty=empty, accept=_reasons(accept)))
 
 
 @lab.command()
@@ -274,12 +356,44 @@ def ssh(context: typer.Context, node: str) -> None:
     raise typer.Exit(session.ssh(node, context.args))
 
 
+@lab.command(context_settings=PASS_THROUGH)
+def run(context: typer.Context) -> None:
+    """Run a fleet command in the lab.
+
+    On the lab's copies of the documents, for example: fleet lab run -- adopt franca
+    """
+    from lab.run import run
+
+    raise typer.Exit(run(context.args))
+
+
+@lab.command()
+def fault(
+    site: str,
+    kind: Annotated[str, typer.Argument(help="locked, slow, unavailable, no-quorum, full or expired.")],
+    subject: Annotated[str, typer.Argument(help="The guest that is locked, or the storage that is full.")] = "",
+    off: Annotated[bool, typer.Option("--off", help="End it.")] = False,
+) -> None:
+    """Break a site's Proxmox."""
+    from lab import session
+
+    raise typer.Exit(session.fault(console(), site, kind, subject, off))
+
+
 @lab.command()
 def down() -> None:
     """End the lab; nothing stays behind."""
     from lab import session
 
     raise typer.Exit(session.down(console()))
+
+
+def _reasons(accept: list[str] | None) -> dict[str, str]:
+    if not accept:
+        return {}
+    from cli.update import reasons
+
+    return reasons(tuple(accept))
 
 
 def _read_meanwhile(sites: list[str] | None) -> None:

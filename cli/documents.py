@@ -1,5 +1,6 @@
 """The documents of a folder, judged: what `check` prints, and what every other command does before it starts."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from infra.config.loading import PROJECT_FILE, stack_files
 from infra.rules import judge
 from infra.violation import Violation
 
-ROOT = Path(__file__).resolve().parents[1]
+# FLEET_PROJECT: another folder of documents, such as the copies of a lab (lab/run.py).
+ROOT = Path(os.environ.get("FLEET_PROJECT") or Path(__file__).resolve().parents[1])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,8 @@ _SECRET = "1b47061264138c4ac30d75fd1eb44270"
 # What providers compute and the program reads back. `stdout` is the one value that a script must print in a form.
 _CREDENTIALS = json.dumps({"ca": "Q0E=", "token": "VE9LRU4="})
 _IDENTITY = json.dumps({"uid": "00000000-0000-0000-0000-000000000000", "ca_hash": "0" * 64})
+_RECOGNISED = json.dumps({"role": "server", "version": "plan-only"})
+_JOIN_TOKEN = f"K10{'0' * 64}::server:plan-only-join-token"
 _HOST_KEY = "ssh-ed25519 AAAA"
 
 
@@ -44,6 +46,8 @@ class Declared:
     after: tuple[str, ...]  # names of resources it depends on
     protect: bool
     ignore_changes: tuple[str, ...]
+    imported: str  # id of what exists already; empty for what the program makes
+    retained: bool  # stays where it is when the resource goes
 
     def masked(self) -> dict[str, Any]:
         """For `--json`: secrets masked."""
@@ -54,6 +58,7 @@ class Declared:
             "provider": self.provider,
             "dependencies": list(self.after),
             "protect": self.protect,
+            **({"import": self.imported} if self.imported else {}),
             "inputs": self.shown,
         }
 
@@ -74,9 +79,14 @@ class _Answers(pulumi.runtime.Mocks):
 
 
 def _stdout(name: str) -> str:
-    if "-bootstrap-" in name:
-        return _IDENTITY
-    return _CREDENTIALS if "-credentials-" in name else _HOST_KEY
+    printed = {
+        "-bootstrap-": _IDENTITY,
+        "-identity-": _IDENTITY,
+        "-recognise-": _RECOGNISED,
+        "-join-token-": f"{_JOIN_TOKEN}-of-{name}\n",
+        "-credentials-": _CREDENTIALS,
+    }
+    return next((text for mark, text in printed.items() if mark in name), _HOST_KEY)
 
 
 class Recorder(mocks.MockMonitor):
@@ -103,6 +113,8 @@ class Recorder(mocks.MockMonitor):
             after=tuple(sorted({_name(urn) for urn in request.dependencies})),
             protect=bool(request.protect),
             ignore_changes=tuple(request.ignoreChanges),
+            imported=request.importId,
+            retained=request.retainOnDelete,
         )
         return reply
 

@@ -105,7 +105,7 @@ def _good(step: Step, outcome: Outcome, arguments: Sequence[str]) -> bool:
 def _static_steps() -> Iterator[Step]:
     yield Step("format", (*PYTHON, "ruff", "format", "--check", "."))
     yield Step("lint", (*PYTHON, "ruff", "check", "."))
-    yield Step("types", (*PYTHON, "mypy", "--strict", "infra", "cli", "lab"))
+    yield Step("types", (*PYTHON, "mypy", "--strict", "infra", "cli", "lab", "operations", "policy"))
     yield Step("imports", (str(BIN / "lint-imports"),))
     shellcheck = str(BIN / "shellcheck")
     library = (SCRIPTS / "lib.sh").read_text(encoding="utf-8")
@@ -114,7 +114,8 @@ def _static_steps() -> Iterator[Step]:
     for names in (*joined, *JOINED):
         script = "\n".join([library, *((SCRIPTS / f"{name}.sh").read_text(encoding="utf-8") for name in names)])
         yield Step(f"shellcheck {'+'.join(names)}.sh", (shellcheck, "--shell=sh", "-"), stdin=script)
-    files = [ROOT / "fleet", ROOT / ".ci/run", *scripts, *sorted((ROOT / "lab/standins").rglob("*"))]
+    workflows = sorted((ROOT / ".github/scripts").glob("*.sh"))
+    files = [ROOT / "fleet", ROOT / ".ci/run", *workflows, *scripts, *sorted((ROOT / "lab/standins").rglob("*"))]
     shell = [str(path.relative_to(ROOT)) for path in files if path.is_file() and _is_shell(path)]
     yield Step(f"shellcheck {' '.join(Path(path).name for path in shell)}", (shellcheck, *shell))
 

@@ -6,6 +6,7 @@ LB_CLASS = "io.cilium/bgp-control-plane"  # loadBalancerClass that Cilium's BGP 
 ADVERTISE_LABEL = "fleet.colabh.org/advertise"  # "false" on a Service keeps its address out of BGP
 BGP_GROUP_LABEL = "fleet.colabh.org/bgp"  # ties peer configuration and advertisements together
 GPU_MODEL_LABEL = "gpu.model"
+GPU_QUEUES = ("gpu-interactive", "gpu-batch")  # ClusterQueues that MultiKueue dispatches
 KUBE_SYSTEM = "kube-system"
 
 

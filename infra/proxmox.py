@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_proxmoxve as pve
 
-from infra import remote
+from infra import adopted, remote
 from infra.config import Image, Lxc, Site, Vm
 from infra.config.proxmox import Disk
-from infra.names import FILE_PREFIX, PROGRAM_USER, tags
+from infra.names import FILE_PREFIX, tags
 
 BOOT_TIMEOUT_S = 900
 
@@ -41,7 +41,7 @@ class Hypervisor(pulumi.ComponentResource):
     root: (
         pve.Provider | None
     )  # logged in as root@pam: Proxmox keeps devices and features of privileged containers to it
-    images: dict[str, pulumi.Output[str]]  # volume id by guest
+    images: dict[str, pulumi.Output[str]]  # volume id by guest; none of one that exists already
 
     def __init__(self, name: str, args: HypervisorArgs, opts: pulumi.ResourceOptions) -> None:
         super().__init__("fleet:proxmox:Hypervisor", name, None, opts)
@@ -69,7 +69,7 @@ class Hypervisor(pulumi.ComponentResource):
         self.images = {}
         for guest in site.guests.values():
             image = proxmox.vm_image if isinstance(guest, Vm) else proxmox.container_template
-            if image is None:
+            if image is None or guest.existing:
                 continue
             key = (image.file_name, guest.host)
             if key not in downloads:
@@ -103,20 +103,29 @@ def needs_root(site: Site) -> bool:
 class GuestArgs:
     site_id: str
     site: Site
-    image: pulumi.Input[str]  # volume id
+    image: pulumi.Input[str] | None  # volume id; None for a guest that exists already
     credentials: Credentials
 
 
 class VirtualMachine(pulumi.ComponentResource):
-    """One VM from the cloud image, started and reachable. Needs the token provider in `opts.providers`."""
+    """One VM, made from the cloud image or adopted, and reachable. Needs the token provider in `opts.providers`."""
 
     machine: remote.Machine
 
     def __init__(self, name: str, guest: Vm, args: GuestArgs, opts: pulumi.ResourceOptions) -> None:
         super().__init__("fleet:proxmox:VirtualMachine", name, None, opts)
+        vm = self._adopted(name, guest) if guest.existing else self._made(name, guest, args)
+        self.machine = _introduced(name, guest, args, self, vm)
+        self.register_outputs({})
+
+    def _adopted(self, name: str, guest: Vm) -> pve.VmLegacy:
+        inputs = adopted.vm_inputs(guest)
+        return pve.VmLegacy(f"{name}-vm", **inputs, opts=adopted.options(guest, self, adopted.vm_ignored(guest)))
+
+    def _made(self, name: str, guest: Vm, args: GuestArgs) -> pve.VmLegacy:
         disks = [_disk(index, disk, args.image) for index, disk in enumerate(guest.disks)]
         network, gateway = args.site.network, str(args.site.vyos.lan_address)
-        vm = pve.VmLegacy(
+        return pve.VmLegacy(
             f"{name}-vm",
             node_name=guest.host,
             vm_id=guest.vmid,
@@ -144,7 +153,7 @@ class VirtualMachine(pulumi.ComponentResource):
                 "interface": "ide2",
                 "dns": {"servers": [str(server) for server in network.dns_servers], "domain": network.dns_search},
                 "ip_configs": [{"ipv4": {"address": _address(args.site, guest), "gateway": gateway}}],
-                "user_account": {"username": PROGRAM_USER, "keys": [args.credentials.ssh_public_key]},
+                "user_account": {"username": guest.login, "keys": [args.credentials.ssh_public_key]},
             },
             opts=pulumi.ResourceOptions(
                 parent=self,
@@ -157,19 +166,27 @@ class VirtualMachine(pulumi.ComponentResource):
                 ],
             ),
         )
-        self.machine = _introduced(name, guest, PROGRAM_USER, args, self, vm)
-        self.register_outputs({})
 
 
 class GpuContainer(pulumi.ComponentResource):
-    """One container with the host's devices, started and reachable. Needs its login's provider in `opts.providers`."""
+    """One container with the host's devices, made or adopted, and reachable. Needs its login's provider."""
 
     machine: remote.Machine
 
     def __init__(self, name: str, guest: Lxc, args: GuestArgs, opts: pulumi.ResourceOptions) -> None:
         super().__init__("fleet:proxmox:GpuContainer", name, None, opts)
+        container = self._adopted(name, guest) if guest.existing else self._made(name, guest, args)
+        self.machine = _introduced(name, guest, args, self, container)
+        self.register_outputs({})
+
+    def _adopted(self, name: str, guest: Lxc) -> pve.ContainerLegacy:
+        inputs, ignored = adopted.container_inputs(guest), adopted.container_ignored(guest)
+        return pve.ContainerLegacy(f"{name}-ct", **inputs, opts=adopted.options(guest, self, ignored))
+
+    def _made(self, name: str, guest: Lxc, args: GuestArgs) -> pve.ContainerLegacy:
         network, gateway = args.site.network, str(args.site.vyos.lan_address)
-        container = pve.ContainerLegacy(
+        assert args.image is not None, "the document of a site with containers names their template"
+        return pve.ContainerLegacy(
             f"{name}-ct",
             node_name=guest.host,
             vm_id=guest.vmid,
@@ -200,16 +217,14 @@ class GpuContainer(pulumi.ComponentResource):
                 ignore_changes=["operatingSystem.templateFileId", "initialization.userAccount"],
             ),
         )
-        self.machine = _introduced(name, guest, "root", args, self, container)
-        self.register_outputs({})
 
 
 def _introduced(
-    name: str, guest: Vm | Lxc, user: str, args: GuestArgs, parent: pulumi.Resource, made: pulumi.CustomResource
+    name: str, guest: Vm | Lxc, args: GuestArgs, parent: pulumi.Resource, made: pulumi.CustomResource
 ) -> remote.Machine:
     machine = remote.Machine(
         address=str(guest.address),
-        user=user,
+        user=guest.login,
         private_key=args.credentials.ssh_private_key,
         host_key=guest.ssh_host_key,
     )
@@ -225,7 +240,7 @@ def _introduced(
     return machine.pinned(host_key.apply(lambda seen: guest.ssh_host_key or seen))
 
 
-def _disk(index: int, disk: Disk, image: pulumi.Input[str]) -> pve.VmLegacyDiskArgsDict:
+def _disk(index: int, disk: Disk, image: pulumi.Input[str] | None) -> pve.VmLegacyDiskArgsDict:
     made: pve.VmLegacyDiskArgsDict = {
         "interface": f"scsi{index}",
         "datastore_id": disk.storage,
@@ -233,7 +248,7 @@ def _disk(index: int, disk: Disk, image: pulumi.Input[str]) -> pve.VmLegacyDiskA
         "discard": "on",
         "iothread": True,
     }
-    if index == 0:
+    if index == 0 and image is not None:
         made["import_from"] = image
     return made
 

@@ -10,6 +10,8 @@ from infra.k3s import K3s, K3sArgs, Mirror
 from infra.proxmox import Credentials, GpuContainer, GuestArgs, Hypervisor, HypervisorArgs, VirtualMachine
 from infra.remote import Machine
 
+WAITS = "left out: Flannel runs until the migration (MIG-01)"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
@@ -58,7 +60,11 @@ class SiteStack(pulumi.ComponentResource):
                 "service_cidr": str(cluster.service_cidr),
                 "nodes": [*cluster.servers, *cluster.agents],
             }
-            if cluster.cni == "cilium":
+            if k3s.recognised:
+                published["recognised"] = dict(k3s.recognised)
+            if k3s.waits_for_migration:
+                published["cilium"] = {"name": cluster.name, "id": cluster.cluster_id, "status": WAITS}
+            elif cluster.cni == "cilium":
                 network = Cilium(
                     f"cilium-{cluster.name}",
                     CiliumArgs(
@@ -84,7 +90,8 @@ class SiteStack(pulumi.ComponentResource):
     def _guests(self, site_id: str, site: Site, hypervisor: Hypervisor, credentials: Credentials) -> dict[str, Machine]:
         machines: dict[str, Machine] = {}
         for guest in site.guests.values():
-            args = GuestArgs(site_id=site_id, site=site, image=hypervisor.images[guest.name], credentials=credentials)
+            image = hypervisor.images.get(guest.name)
+            args = GuestArgs(site_id=site_id, site=site, image=image, credentials=credentials)
             name = f"guest-{guest.name}"
             if isinstance(guest, Vm):
                 opts = pulumi.ResourceOptions(parent=self, providers=[hypervisor.token])

@@ -10,9 +10,10 @@ import pulumi
 from pulumi.runtime.config import is_config_secret
 
 from infra.charts import packed_at
-from infra.config import Fleet, load
+from infra.config import Cluster, Fleet, Lxc, Vm, load
 from infra.config.loading import COMMON_KEY, PROJECT_FILE, SITE_KEY, common_value, site_value
 from infra.k3s import Mirror
+from infra.k3s.in_force import in_force, waits_for_migration
 from infra.proxmox import Credentials, needs_root
 from infra.rules import judge
 from infra.site import Inputs
@@ -58,6 +59,8 @@ def checked_fleet(folder: Path, site_id: str) -> Fleet:
     for violation, reason in verdict.accepted:
         if violation.site == site_id:
             pulumi.log.info(f"accepted: {violation}; because: {reason}")
+    for remark in _remarks(fleet, site_id):
+        pulumi.log.warn(remark)
     assumed = len(fleet.sites[site_id].assumed) + len(fleet.common.assumed)
     if assumed:
         pulumi.log.info(f"{assumed} assumed values: a real update refuses until each is confirmed")
@@ -77,14 +80,63 @@ def gates(fleet: Fleet, site_id: str) -> Iterator[Violation]:
                 remedy=f"check it, then delete its line under {root}.assumed",
             )
     for guest in site.guests.values():
-        if guest.existing:
+        if guest.existing and guest.older_project and not guest.handed_over:
             yield Violation(
-                id="PVE-03",
-                path=f"{site_id}.guests.{guest.name}.existing",
-                found="a guest that exists already",
-                expected="an adopted guest",
-                remedy="adoption is not built yet: this version can only make new guests",
-                source="CPPS-ADR-005",
+                id="PVE-10",
+                path=f"{site_id}.guests.{guest.name}.handed_over",
+                found=f"nothing, and the guest in the state of {guest.older_project}",
+                expected="evidence that the older project let go of it",
+                remedy=f"follow fleet runbook {site_id} hand-over: two projects with one guest undo each other's work",
+                source="CPPS-ADR-009",
+            )
+    for cluster in site.clusters.values():
+        for guest in site.nodes(cluster):
+            yield from _unfit(f"{site_id}.guests.{guest.name}.current", cluster, guest)
+
+
+def _unfit(path: str, cluster: Cluster, guest: Vm | Lxc) -> Iterator[Violation]:
+    """What runs on an existing guest that a cluster names, and no update may touch."""
+    current = guest.current if guest.existing else None
+    role = "server" if guest.name in cluster.servers else "agent"
+    if current is None:
+        return
+    if current.runs == "other":
+        yield Violation(
+            id="PVE-03",
+            path=f"{path}.runs",
+            found=f"other work on a guest that is to be a node of {cluster.name}",
+            expected=f"{role} or nothing",
+            remedy="follow docs/operacoes/adoption.md, other work: move it away, or name another guest",
+            source="CPPS-ADR-005",
+        )
+    elif current.k3s and current.runs != role:
+        yield Violation(
+            id="K3S-11",
+            path=f"{path}.runs",
+            found=f"{current.runs}, of a guest among the {role}s of {cluster.name}",
+            expected=role,
+            remedy=f"name it among the {current.runs}s, or drain and remove its K3s first",
+        )
+    elif current.datastore == "sqlite":
+        yield Violation(
+            id="K3S-03",
+            path=f"{path}.datastore",
+            found="sqlite",
+            expected="etcd: no other server can join SQLite, and nothing restores it",
+            remedy="follow docs/operacoes/k3s-rebuild.md, SQLite, then write etcd here",
+        )
+
+
+def _remarks(fleet: Fleet, site_id: str) -> Iterator[str]:
+    """What a run leaves out on purpose."""
+    site = fleet.sites[site_id]
+    for cluster in site.clusters.values():
+        servers = [guest for guest in site.nodes(cluster) if guest.name in cluster.servers]
+        if waits_for_migration(cluster, servers):
+            yield (
+                f"[MIG-01] {site_id}.clusters.{cluster.name}.cni: found servers that run Flannel "
+                f"({in_force(cluster, servers).flannel_backend}); Cilium is left out, it follows its migration; "
+                "new servers join with the flags in force"
             )
 
 

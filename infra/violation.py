@@ -30,7 +30,7 @@ class Violation:
     """One fault of one value. The text never holds a secret: documents carry none."""
 
     id: str  # rule id, e.g. NET-09
-    path: str  # dotted path from the site id or `common`, e.g. sp.clusters.gpu-sp.pod_cidr
+    path: str  # dotted, from the site id or `common`, e.g. sp.clusters.gpu-sp.servers.0: entries count from 0
     found: str
     expected: str
     remedy: str

@@ -18,7 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
-from lab import LabError
+from lab import LabError, existing
 from lab.control import READY_FD
 from lab.net import Network
 from lab.node import Guest, Node
@@ -27,6 +27,7 @@ from lab.topology import Topology, read_secrets, read_topology
 
 MIRROR_PORT = 80
 STOP_TIMEOUT_S = 5.0
+INSTALL_TIMEOUT_S = 110.0
 REQUEST_LIMIT_BYTES = 1 << 20
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,9 @@ class Lab:
             "kill-node": lambda: self._node(message).kill(),
             "start-node": lambda: self._node(message).start(),
             "wipe-node": lambda: self._node(message).wipe(),
+            "set-config": lambda: self._set_config(message),
+            "fault": lambda: self._fault(message),
+            "install-existing": self._install_existing,
             "discard-guest": lambda: self._discard(message),
             "cut": lambda: asyncio.to_thread(self.network.cut, str(message.get("tunnel"))),
             "heal": lambda: asyncio.to_thread(self.network.heal, str(message.get("tunnel"))),
@@ -107,8 +111,10 @@ class Lab:
         operation = message.get("op")
         if operation == "status":
             return self.status()
+        if operation == "guest-config":
+            return {"config": self._pve_of(message).config(str(message.get("name")))}
         if operation not in operations:
-            known = ", ".join(["status", *operations])
+            known = ", ".join(["status", "guest-config", *operations])
             raise LabError(f"the lab knows no operation {operation}; expected one of: {known}")
         await operations[operation]()
         return {}
@@ -146,11 +152,41 @@ class Lab:
             "mirror": f"http://{self.topology.mirror.address}",
         }
 
-    async def _discard(self, message: dict[str, Any]) -> None:
+    async def _set_config(self, message: dict[str, Any]) -> None:
+        self._pve_of(message).set_config(str(message.get("name")), dict(message.get("values") or {}))
+
+    async def _fault(self, message: dict[str, Any]) -> None:
+        fake = self._pve_of(message)
+        fake.faults.switch(str(message.get("kind")), bool(message.get("on", True)), str(message.get("subject") or ""))
+
+    def _pve_of(self, message: dict[str, Any]) -> SitePve:
         fake = self.pve.get(str(message.get("site")))
         if fake is None:
             raise LabError(f"no Proxmox fake of {message.get('site')}; expected one of: {', '.join(self.pve)}")
-        await fake.discard(int(message["vmid"]))
+        return fake
+
+    async def _install_existing(self) -> None:
+        """The K3s that people made on the existing guests; what is installed stays as it is. Sites side by side."""
+        await asyncio.gather(*(self._install_site(name) for name in self.topology.sites))
+
+    async def _install_site(self, name: str) -> None:
+        base = f"http://{self.topology.mirror.address}"
+        for guest in self.topology.sites[name].existing:
+            node = self.nodes.get(f"{name}/{guest.name}")
+            if guest.k3s is None or node is None or not node.running:
+                continue
+            if await node.run(existing.INSTALLED, INSTALL_TIMEOUT_S) == "yes":
+                continue
+            join = None
+            if guest.k3s.joins is not None:
+                founder = self.nodes[f"{name}/{guest.k3s.joins}"]
+                token = await founder.run(existing.TOKEN, INSTALL_TIMEOUT_S)
+                join = (f"https://{founder.guest.address.ip}:6443", token)
+            await node.run(existing.installation(guest.k3s, base, join), INSTALL_TIMEOUT_S)
+            log.info("%s/%s: K3s is there, made by hand", name, guest.name)
+
+    async def _discard(self, message: dict[str, Any]) -> None:
+        await self._pve_of(message).discard(int(message["vmid"]))
 
     def _node(self, message: dict[str, Any]) -> Node:
         wanted = str(message.get("node"))
@@ -168,7 +204,7 @@ class Lab:
         site = self.topology.sites[name]
         hosts: list[Any] = [host.model_dump(mode="json") for host in site.hosts]
         storages: list[Any] = list(site.pve.storages) if site.pve is not None else []
-        fake = SitePve(name, hosts, secrets[name], self.labdir / "pve" / name, self, storages)
+        fake = SitePve(name, hosts, secrets[name], self.labdir / "pve" / name, self, storages, site.existing)
         self.pve[name] = fake
         await fake.start(self.network.listen)
 

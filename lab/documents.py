@@ -1,8 +1,9 @@
 """The lab's copy of the documents: `fleet:site` verbatim, but for what is not true here.
 
-Not true here: `assumed` (the lab is where such values may be used), `existing` (the lab begins empty), and values that
-come from what the lab made up (checksums of its mirror, public keys, the fingerprint of its CA). Nothing encrypted is
-copied, and the working tree is only read.
+Not true here: `assumed` (the lab is where such values may be used), the state of an older project (`handed_over`; here
+there is none), and values that come from what the lab made up (checksums of its mirror, public keys, the fingerprint of
+its CA). In a lab that began empty `existing` is not true either. Nothing encrypted is copied, and the working tree is
+only read.
 """
 
 import copy
@@ -18,11 +19,13 @@ from infra.config import Fleet
 from infra.config.loading import COMMON_KEY, PROJECT_FILE, SITE_KEY, common_value, load, site_value, stack_files
 from infra.config.reader import read
 from infra.violation import InvariantError
+from lab.existing import existing_guests
 from lab.made_up import MadeUp, private_file
 from lab.place import Place
 
 MIRROR_ADDRESS = "192.0.2.10"
 # The Proxmox fakes fetch no URL; what they list as the image has no content that a checksum could be of.
+HANDED_OVER = "the lab: no older project ever held this guest"
 STAND_IN_IMAGE_SHA256 = hashlib.sha256(b"the lab's image").hexdigest()
 
 
@@ -71,8 +74,14 @@ def _listed(sums: Path, name: str) -> str:
 def _stack(path: Path, target: Path, site: str, made_up: MadeUp, place: Place, mirror_sha256: str) -> dict[str, Any]:
     document = copy.deepcopy(site_value(path))
     document["assumed"] = []
-    if [guest for guest in document["guests"].values() if guest.pop("existing", False)]:
-        document.setdefault("accept", {})["PVE-03"] = "the lab begins empty and makes the guests that exist elsewhere"
+    for guest in document["guests"].values():
+        if place.empty:
+            for field in ("existing", "current", "ssh_user", "older_project", "handed_over"):
+                guest.pop(field, None)
+        elif guest.get("older_project") and not guest.get("handed_over"):
+            guest["handed_over"] = HANDED_OVER
+    if place.empty:
+        document.setdefault("accept", {})["PVE-03"] = "this lab began empty and makes the guests that exist elsewhere"
     document["wireguard"]["public_key"] = made_up.wireguard_public_keys[site]
     for image in (document["proxmox"]["vm_image"], document["proxmox"].get("container_template")):
         if image and image["sha256"] is None:
@@ -113,6 +122,9 @@ def topology(fleet: Fleet, place: Place, toolchain: Path) -> str:
                     for storage in site.proxmox.storages.values()
                 ],
             },
+            "existing": []
+            if place.empty
+            else [guest.model_dump(mode="json") for guest in existing_guests(fleet, site_id)],
         }
         for site_id, site in fleet.sites.items()
     }

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import yaml
 from infra.stack import SECRETS
 from lab import PROJECT, LabError, control
 from lab.place import Place
+from operations import releases
+from operations.engine import own_temporary_folder
 
 CONFIG_TIMEOUT_S = 120
 UPDATE_TIMEOUT_S = 3600
@@ -48,7 +50,7 @@ class Engine:
     """Runs pulumi in the lab's network, on the lab's copies, with the lab's plugins."""
 
     def __init__(self, place: Place, toolchain: Path) -> None:
-        self._place, self._toolchain = place, toolchain
+        self._place, self.toolchain = place, toolchain
 
     def environment(self) -> dict[str, str]:
         """Nothing of the caller's Pulumi reaches the lab: no backend, no token, no passphrase, no home."""
@@ -56,7 +58,7 @@ class Engine:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("PULUMI_", "KUBE"))}
         home = place.root / "home"
         home.mkdir(parents=True, exist_ok=True)
-        path = [str(place.plugins), str(self._toolchain), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+        path = [str(place.plugins), str(self.toolchain), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
         return kept | {
             "PATH": os.pathsep.join(path),
             "HOME": str(home),
@@ -98,24 +100,44 @@ class Engine:
         return done.stdout
 
     def _command(self, arguments: list[str]) -> list[str]:
-        return [str(self._toolchain / "pulumi"), *arguments, "--cwd", str(self._place.work), "--non-interactive"]
+        return [str(self.toolchain / "pulumi"), *arguments, "--cwd", str(self._place.work), "--non-interactive"]
 
-    def run(self, verb: str, site: str, on_line: Callable[[str], None], *more: str) -> int:
+    def mend(self, site: str) -> None:
+        """Clears away what an engine that was killed left behind."""
+        self._break_stale_locks(site)
+        self._mend_cut_off_state(site)
+        self._forget_cut_off_creations(site)
+
+    def run(
+        self,
+        verb: str,
+        site: str,
+        on_line: Callable[[str], None],
+        *more: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> int:
         """Runs `pulumi up` or `preview` of a site inside the lab; every line goes to the log and to `on_line`.
 
         On Ctrl-C the engine is asked to stop, and given time to write its state.
         """
-        self._break_stale_locks(site)
-        self._mend_cut_off_state(site)
+        with own_temporary_folder(self._place.root) as folder:
+            return self._run(verb, site, on_line, more, {**(environment or {}), **folder})
+
+    def _run(
+        self, verb: str, site: str, on_line: Callable[[str], None], more: tuple[str, ...], environment: dict[str, str]
+    ) -> int:
         if verb == "up":
-            self._forget_cut_off_creations(site)
+            self.mend(site)
+        else:
+            self._break_stale_locks(site)
+            self._mend_cut_off_state(site)
         extra = ["--yes", "--skip-preview"] if verb == "up" else []
         arguments = [verb, "--stack", site, "--suppress-permalink=true", "--color", "never", *extra, *more]
         log = self._place.logs / f"pulumi-{verb}-{site}.log"
         with log.open("w") as file:
             process = subprocess.Popen(
                 control.inside(self._place.root, self._command(arguments)),
-                env=self.environment(),
+                env=self.environment() | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -128,10 +150,11 @@ class Engine:
             watchdog.start()
             assert process.stdout is not None
             try:
-                for line in process.stdout:
-                    file.write(line)
-                    file.flush()
-                    on_line(line.rstrip("\n"))
+                with process.stdout as lines:
+                    for line in lines:
+                        file.write(line)
+                        file.flush()
+                        on_line(line.rstrip("\n"))
                 code = process.wait()
                 if code < 0:
                     on_line(f"Diagnostics: pulumi was ended by {signal.Signals(-code).name}; run the update again")
@@ -163,6 +186,9 @@ class Engine:
         if not any((self._place.state / ".pulumi/stacks/fleet").glob(f"{site}.json*")):
             return
         exported = json.loads(self._quiet(["stack", "export", "--stack", site]))
+        if releases.waiting(exported):
+            plain = json.loads(self._quiet(["stack", "export", "--show-secrets", "--stack", site]))
+            self._forget_releases(releases.packed(releases.cut_off(plain)))
         deployment = exported["deployment"] or {}
         pending = deployment.pop("pending_operations", None) or []
         if not pending:
@@ -173,6 +199,21 @@ class Engine:
             if vmid and resource["type"].startswith("proxmoxve:") and resource["urn"] not in done:
                 control.request(self._place.root, op="discard-guest", site=site, vmid=int(vmid))
         self._quiet(["stack", "import", "--stack", site], stdin=json.dumps(exported))
+
+    def _forget_releases(self, packed: str) -> None:
+        """In the lab's network, where the clusters are. The kubeconfigs go by standard input."""
+        done = subprocess.run(
+            control.inside(self._place.root, [sys.executable, "-P", "-m", "operations.releases"]),
+            input=packed,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=CONFIG_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode:
+            said = done.stderr.strip().splitlines()[-1:] or ["no message"]
+            raise LabError(f"the record of a cut-off Helm release could not be removed: {said[0]}")
 
     def outputs(self, site: str) -> dict[str, Any]:
         """Stack outputs with their secrets. Empty before the first update."""

@@ -125,6 +125,23 @@ class Node:
             *argv,
         ]
 
+    async def run(self, script: str, timeout_s: float) -> str:
+        """What a script of root's printed, without the last line's end. Raises LabError when it fails."""
+        process = await asyncio.create_subprocess_exec(
+            *self.enter(["/bin/sh"], "root"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            out, complaints = await asyncio.wait_for(process.communicate(script.encode()), timeout_s)
+        except TimeoutError as error:
+            process.kill()
+            raise LabError(f"{self.guest.name}: a script of the lab did not end within {timeout_s:.0f} s") from error
+        if process.returncode:
+            raise LabError(f"{self.guest.name}: a script of the lab failed: {complaints.decode(errors='replace')}")
+        return out.decode().rstrip("\n")
+
     async def _start(self) -> None:
         guest = self.guest
         gpu = any("nvidia" in device for device in guest.devices)

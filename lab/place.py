@@ -52,6 +52,21 @@ class Place:
         return self.root / "secrets.json"
 
     @property
+    def empty(self) -> bool:
+        """Whether the lab began without the existing guests of the documents; so it stays until it goes."""
+        return self._empty.exists()
+
+    def begin(self, empty: bool) -> None:
+        """Decides it for a new lab."""
+        self._empty.unlink(missing_ok=True)
+        if empty:
+            self._empty.touch()
+
+    @property
+    def _empty(self) -> Path:
+        return self.root / "began-empty"
+
+    @property
     def authorities(self) -> Path:
         """Certificates of the Proxmox fakes' APIs, as one file."""
         return self.root / "authorities.pem"

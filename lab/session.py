@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,41 +16,72 @@ from rich.table import Table
 from infra.config import Fleet
 from infra.rules import judge
 from infra.violation import InvariantError
-from lab import PROJECT, LabError, control, toolchain
+from lab import PROJECT, LabError, control, guarded, toolchain
 from lab.documents import copy_documents, load_or_refuse, topology
 from lab.engine import Engine, alone, telling
 from lab.made_up import MadeUp, make, private_file
 from lab.mirror import build as build_mirror
 from lab.place import Place, here
 from lab.providers import install as install_plugins
+from operations.engine import without_cancellations
+from operations.faults import remedies
 
 KUBECTL_TIMEOUT_S = 60
 READY_TIMEOUT_S = 90
 
 
-def up(console: Console, sites: list[str] | None) -> int:
-    """Brings sites up, all of them by default; repeatable. A lab that this call started and could not finish ends."""
+def up(
+    console: Console, sites: list[str] | None, *, empty: bool = False, accept: Mapping[str, str] | None = None
+) -> int:
+    """Brings sites up, all of them by default; repeatable. A lab that this call started and could not finish ends.
+
+    The existing guests of the documents are there from the start; in an `empty` lab the program makes them too.
+    """
     place, fleet = here(), _judged()
     chosen = _chosen(fleet, sites)
     binaries = _toolchain(console)
     with alone(place):
-        return _up(console, place, fleet, chosen, binaries)
+        if not place.state.exists():
+            place.begin(empty)
+        elif empty and not place.empty:
+            raise LabError("this lab began with the existing guests; end it first: ./fleet lab down")
+        return _up(console, place, fleet, chosen, binaries, accept)
 
 
-def _up(console: Console, place: Place, fleet: Fleet, chosen: list[str], binaries: Path) -> int:
+def refresh(place: Place, fleet: Fleet, engine: Engine) -> None:
+    """Brings the lab's copies to the documents, and their stacks to the secrets that they need, as `up` does."""
+    with alone(place):
+        made_up = _prepare(place, fleet, engine.toolchain)
+        for site in fleet.sites:
+            engine.prepare(site, made_up.config[site])
+
+
+def _up(
+    console: Console,
+    place: Place,
+    fleet: Fleet,
+    chosen: list[str],
+    binaries: Path,
+    accept: Mapping[str, str] | None,
+) -> int:
     started = False
     try:
-        made_up = _prepare(place, fleet, binaries, console)
+        made_up = _prepare(place, fleet, binaries)
         if not control.running(place.root):
             started = True
             began = time.monotonic()
             control.start(place.root)
             _collect_authorities(place, fleet)
             console.print(f"namespaces, routers, Proxmox fakes: {time.monotonic() - began:.1f} s", highlight=False)
+        if not place.empty:
+            began = time.monotonic()
+            control.request(place.root, op="install-existing")
+            if started:
+                console.print(f"existing guests: {time.monotonic() - began:.1f} s", highlight=False)
         engine = Engine(place, binaries)
         for site in chosen:
             engine.prepare(site, made_up.config[site])
-            if code := _update(engine, "up", site, place, console):
+            if code := _update(engine, "up", site, place, console, accept):
                 return code
             _write_kubeconfigs(place, engine, site)
     except KeyboardInterrupt:
@@ -68,7 +100,7 @@ def preview(console: Console, sites: list[str] | None) -> int:
         raise LabError("no lab runs; start it with: ./fleet lab up")
     binaries = _toolchain(console)
     with alone(place):
-        made_up = _prepare(place, fleet, binaries, console)
+        made_up = _prepare(place, fleet, binaries)
         engine = Engine(place, binaries)
         for site in _chosen(fleet, sites):
             engine.prepare(site, made_up.config[site])
@@ -118,7 +150,8 @@ def ssh(node: str, args: list[str]) -> int:
     site_id = next(site_id for site_id, site in fleet.sites.items() if node in site.guests)
     known = json.loads(place.secrets.read_text())[site_id]
     guest = found[0][1]
-    user = "fleet" if guest.kind == "vm" else "root"
+    there = control.request(place.root, op="status")["nodes"]
+    user = next((one["user"] for one in there if one["name"] == node and one["site"] == site_id), "root")
     with tempfile.TemporaryDirectory() as folder:
         key = Path(folder, "key")
         private_file(key, known["ssh_private_key"])
@@ -126,6 +159,13 @@ def ssh(node: str, args: list[str]) -> int:
         command = ["ssh", "-i", str(key), *(part for option in options for part in ("-o", option))]
         command += [f"{user}@{guest.address}", *args]
         return subprocess.run(control.inside(place.root, command), check=False).returncode
+
+
+def fault(console: Console, site: str, kind: str, subject: str, off: bool) -> int:
+    """Switches a fault of a site's Proxmox on, or off again."""
+    control.request(here().root, op="fault", site=site, kind=kind, subject=subject, on=not off)
+    console.print(f"{site}: Proxmox fault {kind} is {'off' if off else 'on'}", highlight=False)
+    return 0
 
 
 def down(console: Console) -> int:
@@ -206,7 +246,7 @@ def _toolchain(console: Console) -> Path:
     return toolchain.ensure(lambda line: console.print(line, highlight=False))
 
 
-def _prepare(place: Place, fleet: Fleet, binaries: Path, console: Console) -> MadeUp:
+def _prepare(place: Place, fleet: Fleet, binaries: Path) -> MadeUp:
     place.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     place.root.chmod(0o700)
     made_up = make(place, list(fleet.sites))
@@ -226,8 +266,18 @@ def _collect_authorities(place: Place, fleet: Fleet) -> None:
     private_file(place.authorities, "\n".join(certificates))
 
 
-def _update(engine: Engine, verb: str, site: str, place: Place, console: Console) -> int:
+def _update(
+    engine: Engine, verb: str, site: str, place: Place, console: Console, accept: Mapping[str, str] | None = None
+) -> int:
     began = time.monotonic()
+    if verb == "up":
+        engine.mend(site)
+    given = guarded.environment(
+        engine, place, site, accept, lambda line: console.print(f"  {site}: {line}", highlight=False, markup=False)
+    )
+    if given is None:
+        console.print(f"{site}: the guard stopped it; nothing was changed", highlight=False)
+        return 1
     tail: list[str] = []
 
     def show(line: str) -> None:
@@ -236,9 +286,11 @@ def _update(engine: Engine, verb: str, site: str, place: Place, console: Console
             console.print(f"  {site}: {told}", highlight=False)
 
     console.print(f"pulumi {verb} -s {site}", highlight=False, style="bold")
-    code = engine.run(verb, site, show)
+    code = engine.run(verb, site, show, environment=given)
     if code:
         console.print("\n".join(_diagnostics(tail)), highlight=False, markup=False)
+        for remedy in remedies(tail):
+            console.print(f"what to do: {remedy}", highlight=False, markup=False)
         console.print(
             f"{site}: pulumi {verb} failed; the whole log: {place.logs}/pulumi-{verb}-{site}.log", highlight=False
         )
@@ -259,6 +311,7 @@ NOISE = (
 
 def _diagnostics(lines: list[str]) -> list[str]:
     """What the engine says of a failure, without what it says at every run and without the outputs."""
+    lines = without_cancellations(lines)
     start = next((i for i, line in enumerate(lines) if line.startswith("Diagnostics:")), max(0, len(lines) - 30))
     stop = next((i for i, line in enumerate(lines) if i > start and line.startswith("Outputs:")), len(lines))
     return [line for line in lines[start:stop] if not any(part in line for part in NOISE)]

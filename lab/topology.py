@@ -57,6 +57,35 @@ class DeclaredGuest(Model):
     devices: tuple[str, ...] = ()
 
 
+class HandMadeK3s(Model):
+    """A K3s that people installed (lab/existing.py)."""
+
+    role: str
+    version: str
+    flags: tuple[str, ...]
+    joins: str | None
+    """Guest whose server it joined; none for the first of its cluster."""
+    layout: str
+    """Where its flags stand: in the `unit`, or in K3s' own `file`."""
+
+
+class ExistingGuest(Model):
+    """A guest that the Proxmox fake has from the start, as people made it."""
+
+    name: str
+    vmid: int
+    kind: str
+    host: str
+    address: IPv4Interface
+    gateway: IPv4Address
+    dns: tuple[str, ...] = ()
+    user: str
+    devices: tuple[str, ...] = ()
+    config: dict[str, str | int]
+    """Its whole config in Proxmox."""
+    k3s: HandMadeK3s | None = None
+
+
 class SiteTopology(Model):
     """One site: a LAN, its router, its hosts."""
 
@@ -65,6 +94,7 @@ class SiteTopology(Model):
     hosts: tuple[Host, ...] = ()
     pve: Pve | None = None
     guests: tuple[DeclaredGuest, ...] = ()
+    existing: tuple[ExistingGuest, ...] = ()
 
 
 class Tunnel(Model):

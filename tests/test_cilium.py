@@ -20,6 +20,7 @@ from infra.cilium import (
 )
 from infra.config import Cluster, Site
 from infra.site import Inputs
+from tests.rules.documents import faults_of, patched, shipped
 from tests.sites import SITES, Documents, Record, changed, declared, of_type, plan_of, three_sites
 
 MAIN = {
@@ -333,3 +334,43 @@ def test_cil_09_a_cluster_has_cilium_or_flannel(site_id: str) -> None:
         with_cilium = ("fleet:cilium:Cilium", f"cilium-{cluster.name}") in record
         script_data = of_type(record, ":Command")[f"k3s-{cluster.name}-server-{cluster.servers[0]}"].inputs["stdin"]
         assert ('flannel-backend: "none"' in script_data) is with_cilium
+
+
+def test_met_02_cilium_hands_out_addresses_unless_a_document_says_otherwise() -> None:
+    def edit(documents: Documents) -> None:
+        documents["sp"]["lb"].pop("mode", None)
+
+    assert Network("sp", plan_of(changed(edit), "sp")).values["enableLBIPAM"] is True
+
+
+def test_msh_05_the_ca_comes_with_the_chart_and_no_command_sets_one(network: Network) -> None:
+    """The CLI has no such subcommand; and a CA that a command set would be lost with the next release."""
+    assert set(network.values["tls"]["ca"]) == {"cert", "key"}
+    for name, command in of_type(network.record, ":Command").items():
+        told = " ".join(str(command.inputs.get(key)) for key in ("create", "update", "delete", "stdin"))
+        assert "cilium clustermesh" not in told, name
+        assert "cilium-ca" not in told, name
+
+
+def test_bgp_10_the_router_that_cilium_peers_with_has_no_default() -> None:
+    faults = faults_of(patched(shipped(), delete=["sp.vyos.lan_address", "franca.vyos.lan_address"]))
+    assert {(fault.id, fault.path) for fault in faults} == {
+        ("GEN-07", "franca.vyos.lan_address"),
+        ("GEN-07", "sp.vyos.lan_address"),
+    }
+
+
+def test_bgp_02_a_router_that_moves_is_the_one_that_cilium_peers_with() -> None:
+    def edit(documents: Documents) -> None:
+        documents["sp"]["vyos"]["lan_address"] = "192.168.10.2"
+
+    (instance,) = Network("sp", plan_of(changed(edit), "sp")).spec("CiliumBGPClusterConfig")["bgpInstances"]
+    assert [peer["peerAddress"] for peer in instance["peers"]] == ["192.168.10.2"]
+
+
+def test_cil_12_every_main_cluster_moves_with_the_datapath_of_the_fleet() -> None:
+    def edit(documents: Documents) -> None:
+        documents["common"]["cilium"]["datapath"] = "native"
+
+    fleet = changed(edit)
+    assert {Network(site_id, plan_of(fleet, site_id)).values["routingMode"] for site_id in SITES} == {"native"}

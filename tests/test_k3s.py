@@ -1,6 +1,7 @@
 """Clusters of the shipped sites and of an invented one: what each node is told, in which order, and how secretly."""
 
 import base64
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -556,3 +557,42 @@ def test_k3s_12_no_cluster_touches_a_guest_that_is_left_alone() -> None:
 def test_the_identity_of_a_cluster_is_read_once_at_its_first_start(k3s: K3s) -> None:
     assert "ca_hash" in script(k3s.bootstrap)
     assert all("ca_hash" not in script(server) for server in k3s.servers)
+
+
+def test_gpu_02_no_node_of_a_gpu_cluster_is_told_of_a_main_cluster(gpu: K3s) -> None:
+    mains = [K3s(site_id, name) for site_id, name in MAIN]
+    theirs = {str(node.address) for main in mains for _, node in main.nodes()} | {main.api_host for main in mains}
+    own = {str(node.address) for _, node in gpu.nodes()} | {gpu.api_host}
+    for command in [gpu.bootstrap, *gpu.servers, *gpu.agents]:
+        told = str(command.inputs["stdin"])
+        assert config(command).get("server", f"https://{gpu.api_host}:6443") == f"https://{gpu.api_host}:6443"
+        assert not [address for address in theirs - own if re.search(rf"(?<![\d.]){re.escape(address)}(?![\d.])", told)]
+
+
+def test_gpu_21_no_node_has_a_taint(k3s: K3s) -> None:
+    for command in [k3s.bootstrap, *k3s.servers, *k3s.agents]:
+        assert "node-taint" not in config(command)
+        assert not any("taint" in argument for argument in config(command)["kubelet-arg"])
+        assert "kubectl taint" not in script(command)
+
+
+def test_cil_14_a_main_cluster_never_starts_with_flannel(main: K3s) -> None:
+    """Not even its very first start, which a later change would have to undo on every node."""
+    for command in [main.bootstrap, *main.servers]:
+        told = config(command)
+        assert (told["flannel-backend"], told["disable-kube-proxy"]) == ("none", True)
+    assert not [name for name in main.commands if "migrat" in name]
+
+
+def test_k3s_13_no_two_clusters_share_the_resource_of_their_token() -> None:
+    for site_id in SITES:
+        names = {name for (kind, name) in declared(site_id) if kind.endswith(":RandomPassword")}
+        assert names == {f"k3s-{cluster}-token" for cluster in three_sites().sites[site_id].clusters}
+
+
+def test_met_10_no_cluster_whose_addresses_cilium_or_metallb_hands_out_runs_servicelb() -> None:
+    def edit(documents: Documents) -> None:
+        documents["norte"]["lb"]["mode"] = "metallb"
+
+    for record in (declared("norte"), plan_of(changed(edit), "norte")):
+        assert all("servicelb" in config(server)["disable"] for server in K3s("norte", "north", record).servers)

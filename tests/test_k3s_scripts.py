@@ -6,6 +6,7 @@ nothing, and every wait must end.
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -82,14 +83,21 @@ esac
 K3S = """#!/bin/sh
 echo "k3s $*" >> @/calls
 case "$*" in
+--version) echo "k3s version v1.32.13+k3s1 (0123abcd)"; echo "go version go1.23.1" ;;
 *"get --raw /readyz"*) [ -f @/unready ] || echo ok ;;
 *"get node "*EtcdIsVoter*) [ -f @/learner ] || echo True ;;
 *"get node "*) [ ! -f @/unregistered ] ;;
+*"get nodes "*'{.metadata.name}{" "}{end}'*) [ ! -f @/deaf ] || exit 1; cat @/nodes ;;
 *"get nodes "*) [ ! -f @/deaf ] || exit 1; cat @/members ;;
 *"get namespace kube-system"*) echo uid-1 ;;
 *"apply -f -"*) cat >> @/applied ;;
 *"get secret"*ca*) printf '{"ca": "Q0E=", "token": "VE9L"}' ;;
 *"get secret"*) [ -f @/tokenless ] || printf VE9L ;;
+"etcd-snapshot save "*)
+    [ ! -f @/full ] || { echo 'level=warning msg="Unknown flag --server"'; echo "level=fatal: no space left"; exit 1; }
+    [ -f @/elsewhere ] || { mkdir -p @/var/lib/rancher/k3s/server/db/snapshots
+        echo data > "@/var/lib/rancher/k3s/server/db/snapshots/$4-machine-$(cat @/clock)"; }
+    ;;
 esac
 """
 IMAGES = "k3s-airgap-images-amd64.tar.zst"
@@ -641,6 +649,88 @@ def test_a_changed_setting_restarts_the_server_once_the_others_are_up(sh: Box, k
     assert '  - "new"' in sh.read("started.yaml")
 
 
+SAVED = "k3s etcd-snapshot save --name fleet-before-roll"
+PRUNED = "k3s etcd-snapshot prune --name fleet-before-roll --snapshot-retention 5"
+
+
+def another_release(sh: Box) -> dict[str, str]:
+    sh.program(sh.root / "mirror/k3s", K3S + "# newer\n")
+    return release(sh)
+
+
+@pytest.mark.parametrize("change", ["config", "binary", "unit"])
+def test_bkp_01_etcd_is_saved_once_between_the_quorum_check_and_the_restart(sh: Box, change: str) -> None:
+    data = grown(sh)
+    if change == "config":
+        data["config.yaml"] = data["config.yaml"].replace("tls-san:\n", 'tls-san:\n  - "new"\n')
+    elif change == "binary":
+        data |= another_release(sh)
+    else:
+        sh.write("etc/systemd/system/k3s.service", "older\n")
+    assert sh.run(SERVER, data) == 0, sh.last.stderr
+    calls = sh.calls()
+    asked = [index for index, call in enumerate(calls) if "172.22.64.23" in call and "/ping" in call]
+    assert calls.count(SAVED) == calls.count(PRUNED) == 1
+    assert asked[0] < calls.index(SAVED) < calls.index(PRUNED) < calls.index("systemctl stop k3s")
+    assert "snapshots/fleet-before-roll-machine-" in sh.last.stderr
+    assert not sh.has("var/lib/fleet/restart-owed")
+    fetched = [index for index, call in enumerate(calls) if call.startswith("curl") and call.endswith("/v1/k3s")]
+    assert not fetched or calls.index(SAVED) < fetched[0], "the old binary makes the snapshot"
+
+
+@pytest.mark.parametrize("fault", ["full", "elsewhere"])
+@pytest.mark.parametrize("change", ["config", "binary", "unit"])
+def test_bkp_01_no_server_restarts_without_its_snapshot_and_the_next_run_tries_again(
+    sh: Box, fault: str, change: str
+) -> None:
+    data = grown(sh)
+    sh.write(fault)
+    if change == "config":
+        data["config.yaml"] = data["config.yaml"].replace("tls-san:\n", 'tls-san:\n  - "new"\n')
+    elif change == "binary":
+        data |= another_release(sh)
+    else:
+        sh.write("etc/systemd/system/k3s.service", "older\n")
+    before = sh.files()
+    assert sh.run(SERVER, data) == 3
+    assert "[BKP-01] machine: found no etcd snapshot" in sh.last.stderr
+    if fault == "full":
+        assert "no space left" in sh.last.stderr
+        assert "Unknown flag" not in sh.last.stderr
+    assert not [call for call in sh.calls() if "systemctl stop" in call]
+    if change != "unit":
+        assert sh.files() == before
+    (sh.root / fault).unlink()
+    assert sh.run(SERVER, data) == 0, sh.last.stderr
+    calls = sh.calls()
+    assert calls.index(SAVED) < calls.index("systemctl stop k3s")
+
+
+def test_a_roll_that_was_interrupted_is_taken_up_again(sh: Box) -> None:
+    data = grown(sh) | another_release(sh)
+    sh.write("slow")  # it never becomes active, as if the connection had broken
+    assert sh.run(SERVER, data) == 3
+    (sh.root / "slow").unlink()
+    sh.write("units/k3s/active", "active\n")  # the old one goes on
+    assert sh.has("var/lib/fleet/restart-owed")
+    sh.calls()
+    assert sh.run(SERVER, data) == 0, sh.last.stderr
+    assert "systemctl stop k3s" in sh.calls()
+    assert not sh.has("var/lib/fleet/restart-owed")
+    assert sh.run(SERVER, data) == 0
+    assert not [call for call in sh.calls() if "systemctl stop" in call or "etcd-snapshot" in call]
+
+
+def test_k3s_15_a_new_binary_is_not_even_installed_while_a_peer_is_down(sh: Box) -> None:
+    data = grown(sh) | another_release(sh)
+    (sh.root / "up/172.22.64.23").unlink()
+    before = sh.files()
+    assert sh.run(SERVER, data) == 3
+    assert "[K3S-15]" in sh.last.stderr
+    assert sh.files() == before, "else the next run would see no change and not restart"
+    assert SAVED not in sh.calls()
+
+
 def test_k3s_15_a_server_does_not_restart_while_a_peer_is_down(sh: Box) -> None:
     data = grown(sh)
     (sh.root / "up/172.22.64.23").unlink()
@@ -897,3 +987,227 @@ def test_two_servers_never_renew_on_the_same_day() -> None:
     big = main_cluster()
     days = [cluster.renewal_day(big, node) for node in big.servers]
     assert len(set(days)) == len(days)
+
+
+# Nodes that were there before the program
+
+RECOGNISE = cluster.script("lib", "recognise")
+UNIT = "etc/systemd/system/k3s.service"
+STARTED = """[Unit]
+Description=Lightweight Kubernetes
+[Service]
+ExecStartPre=-/sbin/modprobe overlay
+ExecStart=/usr/local/bin/k3s \\
+    server \\
+\t'--cluster-cidr=10.41.0.0/16' \\
+\t'--service-cidr' \\
+\t'10.141.0.0/16' \\
+\t'--disable=traefik' \\
+\t'--disable' \\
+\t'servicelb' \\
+\t'--token=hunter2' \\
+
+[Install]
+WantedBy=multi-user.target
+"""
+FOUND = {
+    "role": "server",
+    "version": "v1.32.13+k3s1",
+    "nodes": "machine other",
+    "joining": "third",
+    "datastore": "etcd",
+    "cluster-cidr": "10.41.0.0/16",
+    "service-cidr": "10.141.0.0/16",
+    "flannel-backend": "vxlan",
+    "disable-network-policy": "false",
+    "disable-kube-proxy": "false",
+    "secrets-encryption": "false",
+    "disable": "servicelb,traefik",
+}
+
+
+def old_server(box: Box, unit: str = STARTED, config: str = 'token: "hunter2"\n') -> None:
+    """A server that people made: flags in its unit, a token in its config file."""
+    box.program(box.root / "usr/local/bin/k3s", K3S)
+    box.write(UNIT, unit)
+    box.write("etc/rancher/k3s/config.yaml", config)
+    box.write("units/k3s/active", "active\n")
+    (box.root / "var/lib/rancher/k3s/server/db/etcd/member/wal").mkdir(parents=True)
+    box.write("nodes", "machine other ")
+
+
+def told(**changes: str) -> dict[str, str]:
+    wanted = FOUND | {key.replace("_", "-"): value for key, value in changes.items()}
+    node = "name=machine\nsite=somewhere\ntimeout_s=10"
+    return {"node": node, "expected": "\n".join(f"{key}={value}" for key, value in wanted.items())}
+
+
+def test_a_server_that_is_what_its_document_says_is_recognised_and_left_alone(box: Box) -> None:
+    old_server(box)
+    before = box.files()
+    assert box.run(RECOGNISE, told()) == 0, box.last.stderr
+    assert json.loads(box.last.stdout) == {
+        "role": "server",
+        "version": "v1.32.13+k3s1",
+        "datastore": "etcd",
+        "cluster_cidr": "10.41.0.0/16",
+        "service_cidr": "10.141.0.0/16",
+        "flannel_backend": "vxlan",
+        "secrets_encryption": "false",
+        "disable": ["servicelb", "traefik"],
+        "nodes": ["machine", "other"],
+    }
+    assert box.files() == before
+    assert all(call.startswith(("k3s --version", "k3s kubectl get ")) for call in box.calls())
+    assert "hunter2" not in box.last.stdout + box.last.stderr
+
+
+def test_a_node_that_the_program_has_joined_since_is_no_stranger(sh: Box) -> None:
+    old_server(sh)
+    sh.write("nodes", "machine other third ")
+    assert sh.run(RECOGNISE, told()) == 0, sh.last.stderr
+
+
+@pytest.mark.parametrize(
+    ("rule", "words", "changes"),
+    [
+        ("K3S-10", "K3s v1.32.13+k3s1; expected v1.31.5+k3s1", {"version": "v1.31.5+k3s1"}),
+        ("K3S-03", "datastore etcd; expected sqlite", {"datastore": "sqlite"}),
+        ("K3S-09", "cluster-cidr 10.41.0.0/16; expected 10.40.0.0/16", {"cluster_cidr": "10.40.0.0/16"}),
+        ("K3S-09", "service-cidr 10.141.0.0/16; expected 10.140.0.0/16", {"service_cidr": "10.140.0.0/16"}),
+        ("K3S-10", "flannel-backend vxlan; expected none", {"flannel_backend": "none"}),
+        ("K3S-10", "disable-network-policy false; expected true", {"disable_network_policy": "true"}),
+        ("K3S-10", "disable-kube-proxy false; expected true", {"disable_kube_proxy": "true"}),
+        ("K3S-10", "secrets-encryption false; expected true", {"secrets_encryption": "true"}),
+        ("K3S-10", "disable servicelb,traefik; expected traefik", {"disable": "traefik"}),
+        ("K3S-03", "no node gone; expected every node", {"nodes": "machine other gone"}),
+        ("K3S-03", "a node other; expected only nodes", {"nodes": "machine"}),
+    ],
+)
+def test_what_differs_from_the_document_stops_with_its_rule(
+    sh: Box, rule: str, words: str, changes: dict[str, str]
+) -> None:
+    old_server(sh)
+    before = sh.files()
+    assert sh.run(RECOGNISE, told(**changes)) == 3
+    (line,) = sh.last.stderr.splitlines()
+    assert line.startswith(f"[{rule}] machine: found {words}")
+    assert line.count("; ") >= 2, "it says what to do"
+    assert sh.last.stdout == ""
+    assert sh.files() == before
+
+
+def test_every_difference_is_told_at_once(sh: Box) -> None:
+    old_server(sh)
+    assert sh.run(RECOGNISE, told(version="v1", cluster_cidr="10.40.0.0/16", secrets_encryption="true")) == 3
+    assert [line[1:7] for line in sh.last.stderr.splitlines()] == ["K3S-10", "K3S-09", "K3S-10"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "config", "flag"),
+    [
+        ("server --flannel-backend=host-gw", "", "flannel-backend host-gw"),
+        ("server", "flannel-backend: host-gw # as ever\n", "flannel-backend host-gw"),
+        ("server --flannel-backend vxlan", "flannel-backend: host-gw\n", ""),
+        ("server --cluster-domain=lab.local", "", "cluster-domain lab.local"),
+        ("server", "cluster-dns: 10.141.0.53\n", "cluster-dns 10.141.0.53"),
+        ("server --egress-selector-mode=pod", "", "egress-selector-mode pod"),
+        ("server --disable-helm-controller", "", "disable-helm-controller true"),
+        ("server", 'datastore-endpoint: "mysql://x"\n', "datastore external"),
+    ],
+)
+def test_flags_are_found_wherever_they_stand(sh: Box, unit: str, config: str, flag: str) -> None:
+    ranges = "cluster-cidr: 10.41.0.0/16\nservice-cidr: 10.141.0.0/16\ndisable: [traefik, servicelb]\n"
+    old_server(sh, f"[Service]\nExecStart=/usr/local/bin/k3s {unit}\n", ranges + config)
+    assert sh.run(RECOGNISE, told()) == (3 if flag else 0), sh.last.stderr
+    assert flag in sh.last.stderr
+    assert len(sh.last.stderr.splitlines()) == bool(flag)
+
+
+def test_a_drop_in_wins_over_the_config_file_and_an_override_over_the_unit(box: Box) -> None:
+    old_server(box, STARTED, "cluster-cidr: 10.9.0.0/16\ndisable:\n- traefik\n")
+    box.write(
+        "etc/rancher/k3s/config.yaml.d/10-more.yaml", "disable+:\n  - metrics-server\nservice-cidr: '10.8.0.0/16'\n"
+    )
+    box.write(
+        f"{UNIT}.d/override.conf", "[Service]\nExecStart=\nExecStart=/usr/local/bin/k3s server --secrets-encryption\n"
+    )
+    wanted = told(
+        cluster_cidr="10.9.0.0/16",
+        service_cidr="10.8.0.0/16",
+        disable="metrics-server,traefik",
+        secrets_encryption="true",
+    )
+    assert box.run(RECOGNISE, wanted) == 0, box.last.stderr
+
+
+def test_sqlite_is_seen_for_what_it_is(sh: Box) -> None:
+    old_server(sh)
+    shutil.rmtree(sh.root / "var/lib/rancher/k3s/server/db/etcd")
+    sh.write("var/lib/rancher/k3s/server/db/state.db")
+    assert sh.run(RECOGNISE, told()) == 3
+    assert "[K3S-03] machine: found datastore sqlite; expected etcd" in sh.last.stderr
+
+
+@pytest.mark.parametrize("fault", ["stopped", "agent", "deaf"])
+def test_a_server_that_does_not_run_as_one_is_not_recognised(sh: Box, fault: str) -> None:
+    old_server(sh)
+    if fault == "deaf":
+        sh.write("deaf")
+    elif fault == "agent":
+        (sh.root / UNIT).unlink()
+        sh.write("etc/systemd/system/k3s-agent.service")
+    else:
+        (sh.root / "units/k3s/active").unlink()
+    assert sh.run(RECOGNISE, told()) == 3
+    assert ("[K3S-10]" if fault == "deaf" else "[K3S-11]") in sh.last.stderr
+
+
+def test_an_agent_is_recognised_by_its_role_and_version_alone(sh: Box) -> None:
+    sh.program(sh.root / "usr/local/bin/k3s", K3S)
+    sh.write("etc/systemd/system/k3s-agent.service", "[Service]\nExecStart=/usr/local/bin/k3s agent\n")
+    sh.write("units/k3s-agent/active", "active\n")
+    data = {"node": "name=machine\nsite=s", "expected": "role=agent\nversion=v1.32.13+k3s1\nnodes=machine\njoining="}
+    assert sh.run(RECOGNISE, data) == 0, sh.last.stderr
+    assert json.loads(sh.last.stdout) == {"role": "agent", "version": "v1.32.13+k3s1", "datastore": "none"}
+
+
+JOIN_TOKEN = cluster.script("lib", "join_token")
+
+
+def test_k3s_13_the_join_token_is_printed_to_standard_output_alone(sh: Box) -> None:
+    sh.write("var/lib/rancher/k3s/server/token", f"{SECRET}\n")
+    before = sh.files()
+    assert sh.run(JOIN_TOKEN) == 0
+    assert (sh.last.stdout, sh.last.stderr) == (f"{SECRET}\n", "")
+    assert sh.files() == before
+
+
+@pytest.mark.parametrize("text", [None, "", "hunter2\n", "K10aa::node:hunter2\n"])
+def test_k3s_13_what_is_no_servers_token_joins_nobody_and_is_not_shown(sh: Box, text: str | None) -> None:
+    if text is not None:
+        sh.write("var/lib/rancher/k3s/server/token", text)
+    assert sh.run(JOIN_TOKEN) == 3
+    assert "[K3S-13] machine: found" in sh.last.stderr
+    assert "hunter2" not in sh.last.stderr + sh.last.stdout
+
+
+def frozen_beside(box: Box, wanted: str) -> int:
+    """The check of what never changes, on a node that people made."""
+    return box.lib("receive; frozen", {"frozen": "\n".join(settings.FROZEN), "config.yaml": wanted})
+
+
+def test_k3s_09_a_server_that_people_made_is_taken_over_with_the_flags_of_its_unit(box: Box) -> None:
+    old_server(box, config="")
+    kept = 'cluster-cidr: "10.41.0.0/16"\nservice-cidr: "10.141.0.0/16"\nnode-name: "machine"\nnode-ip: "10.0.0.1"\n'
+    assert frozen_beside(box, kept) == 0, box.last.stderr
+    assert frozen_beside(box, f'{kept}flannel-backend: "vxlan"\ndisable-kube-proxy: false\n') == 0, box.last.stderr
+    assert frozen_beside(box, kept.replace("10.41", "10.40")) == 3
+    assert "change of cluster-cidr from 10.41.0.0/16 to" in box.last.stderr
+    assert frozen_beside(box, f"{kept}disable-kube-proxy: true\n") == 3
+    assert "change of disable-kube-proxy from nothing to true" in box.last.stderr
+
+
+def test_k3s_14_a_server_without_ranges_has_those_of_k3s(sh: Box) -> None:
+    old_server(sh, "[Service]\nExecStart=/usr/local/bin/k3s server --disable=traefik,servicelb\n")
+    assert sh.run(RECOGNISE, told(cluster_cidr="10.42.0.0/16", service_cidr="10.43.0.0/16")) == 0, sh.last.stderr

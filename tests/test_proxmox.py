@@ -10,6 +10,8 @@ import pytest
 from cli.plan import Declared
 from infra.config import Lxc, Site, Vm
 from infra.k3s import lxc_host
+from infra.violation import Level
+from tests.rules.documents import faults_of, patched, shipped
 from tests.sites import ROOT, SITES, Documents, Record, changed, declared, of_type, plan_of, three_sites
 
 VM, CT, IMAGE = "VmLegacy", "ContainerLegacy", "FileLegacy"
@@ -331,3 +333,61 @@ def test_lxc_06_the_runbook_never_allows_all_devices() -> None:
     assert all(device in text for device in guest.devices)
     allowed = [line.strip() for line in text.splitlines() if line.strip().startswith("lxc.cgroup2.devices.allow")]
     assert not allowed
+
+
+def test_bkp_03_every_server_is_a_guest_with_state_that_nothing_deletes_in_one_step(
+    site_id: str, site: Site, record: Record
+) -> None:
+    """Its protection goes first, in an update of its own: Pulumi and Proxmox both refuse until then."""
+    servers = {node for cluster in site.clusters.values() for node in cluster.servers}
+    made = {guest.name: resource for guest, resource in guests(site, record)}
+    assert servers
+    assert all(made[server].protect and made[server].inputs["protection"] for server in servers)
+
+
+def test_gen_10_a_guest_without_state_may_be_replaced() -> None:
+    assert not of_type(declared("norte"), VM)["guest-north-d-vm"].protect
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "guests.vm-sp-01.host",
+        "guests.vm-sp-01.vmid",
+        "guests.vm-sp-01.address",
+        "guests.vm-sp-01.cores",
+        "guests.vm-sp-01.memory_mib",
+        "guests.vm-sp-01.disks",
+        "guests.gpu-sp-01.disk",
+        "network.bridge",
+        "proxmox.vm_image",
+        "proxmox.endpoint",
+    ],
+)
+def test_pve_07_nothing_about_a_guest_has_a_default(path: str) -> None:
+    faults = {(fault.id, fault.path) for fault in faults_of(patched(shipped(), delete=[f"sp.{path}"]))}
+    assert ("GEN-07", f"sp.{path}") in faults
+
+
+def test_tier_03_a_gpu_of_a_2a_host_may_go_to_a_vm_outside_the_main_cluster() -> None:
+    """Its host keeps a display. The same VM on a Tier 3 host is refused."""
+    host = "franca.proxmox.hosts.pve-labri-31"
+    vm = {**shipped()["franca"]["guests"]["vm-cpps-04"], "host": "pve-labri-31", "vmid": 9999}
+    vm |= {"address": "192.168.0.99", "pci_mappings": ["gpu"], "stateful": False}
+    given = {
+        "franca.guests.vm-gpu": vm,
+        f"{host}.gpus.0.owner": "vfio",
+        "franca.accept.TIER-09": "an experiment",
+    }
+    found = [fault for fault in faults_of(patched(shipped(), given)) if fault.level is not Level.WARN]
+    assert not [str(fault) for fault in found if "vm-gpu" in fault.path or host in fault.path]
+    on_tier_3 = patched(shipped(), given | {f"{host}.hardware_tier": "3", "franca.accept.TIER-05": "an experiment"})
+    assert "TIER-02" in {fault.id for fault in faults_of(on_tier_3)}
+
+
+@pytest.mark.parametrize("host", ["pve-ippri-33", "pve-ippri-34"])
+def test_tier_06_the_tier_of_the_other_gpu_hosts_of_sao_paulo_is_3_and_assumed(host: str) -> None:
+    site = three_sites().sites["sp"]
+    assert site.proxmox.hosts[host].hardware_tier == "3"
+    without = patched(shipped(), delete=[f"sp.proxmox.hosts.{host}.hardware_tier"])
+    assert ("GEN-07", f"sp.proxmox.hosts.{host}.hardware_tier") in {(f.id, f.path) for f in faults_of(without)}

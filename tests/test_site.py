@@ -253,3 +253,110 @@ def test_the_third_site_has_what_no_shipped_site_has() -> None:
     assert third.network.vlan
     assert third.bgp.cilium_asn != third.bgp.vyos_asn
     assert not facts(third) & set().union(*(facts(site) for site in others))
+
+
+def reached(record: Record, start: str) -> set[str]:
+    """Names of everything that must be there before a resource is."""
+    by_name = {name: made for (_, name), made in record.items()}
+    seen: set[str] = set()
+    open_names = [start]
+    while open_names:
+        made = by_name[open_names.pop()]
+        for earlier in {*made.after, made.parent, made.provider} & set(by_name) - seen:
+            seen.add(earlier)
+            open_names.append(earlier)
+    return seen
+
+
+def of_cluster(record: Record, cluster: str) -> set[str]:
+    """Names of what one cluster consists of, its network included."""
+    mine = {f"k3s-{cluster}", f"cilium-{cluster}"}
+    return {name for (_, name), made in record.items() if name in mine or made.parent in mine}
+
+
+WITH_GPU = [
+    site_id for site_id in SITES if any(c.role == "gpu" for c in three_sites().sites[site_id].clusters.values())
+]
+
+
+@pytest.mark.parametrize("site_id", WITH_GPU)
+def test_gpu_18_main_and_gpu_cluster_do_not_wait_for_each_other(site_id: str) -> None:
+    record = declared(site_id)
+    clusters = [of_cluster(record, name) for name in three_sites().sites[site_id].clusters]
+    assert len(clusters) == 2
+    for mine, others in (clusters, reversed(clusters)):
+        assert mine
+        for name in mine:
+            assert not reached(record, name) & others, name
+
+
+@pytest.mark.parametrize("site_id", WITH_GPU)
+def test_gpu_01_main_and_gpu_cluster_share_no_node_no_token_and_no_api(site_id: str) -> None:
+    record = declared(site_id)
+    site = three_sites().sites[site_id]
+    main, gpu = sorted(site.clusters.values(), key=lambda cluster: cluster.role, reverse=True)
+    assert (main.role, gpu.role) == ("main", "gpu")
+    assert not {*main.servers, *main.agents} & {*gpu.servers, *gpu.agents}
+    of_token = {cluster.name: record[_token(cluster.name)].name for cluster in (main, gpu)}
+    for one, other in ((main, gpu), (gpu, main)):
+        before = reached(record, f"k3s-{one.name}-credentials-{one.name}")
+        assert of_token[one.name] in before
+        assert of_token[other.name] not in before
+    by_name = {name: made for (_, name), made in record.items()}
+    for node in (*main.servers, *main.agents):
+        assert not by_name[f"guest-{node}-vm"].inputs.get("hostpcis")
+    kubeconfigs = {by_name[f"k3s-{cluster.name}-api"].inputs["kubeconfig"] for cluster in (main, gpu)}
+    servers = [re.search(r"server: (\S+)", text) for text in kubeconfigs]
+    assert len({found[1] for found in servers if found}) == 2
+
+
+def _token(cluster: str) -> tuple[str, str]:
+    return ("random:index/randomPassword:RandomPassword", f"k3s-{cluster}-token")
+
+
+def test_gpu_11_nothing_of_the_datacenter_profile_is_installed(site_id: str) -> None:
+    assert three_sites().sites[site_id].profile == "cpps"
+    for (kind, name), made in declared(site_id).items():
+        told = f"{kind} {name} {made.inputs.get('chart')}".lower()
+        assert not [word for word in ("gpu-operator", "kubevirt", "containerized-data", "kserve") if word in told]
+
+
+def test_gen_08_every_release_and_every_node_has_an_exact_version(site_id: str) -> None:
+    for (kind, name), made in declared(site_id).items():
+        if kind.endswith(":Release"):
+            assert re.fullmatch(r"\d+\.\d+\.\d+", made.inputs["version"]), name
+        assert not re.search(r":latest\b", str(made.inputs)), name
+    for cluster in three_sites().sites[site_id].clusters.values():
+        assert re.fullmatch(r"v\d+\.\d+\.\d+\+k3s\d+", cluster.k3s_version)
+
+
+DESTRUCTIVE = (
+    r"rm -[a-z]*r[a-z]* (?!\"\$work\")",  # but for the folder of its own data
+    r"\b(mkfs|wipefs|shred|blkdiscard|fdisk|parted|dd) ",
+    r"\b(qm|pct) (destroy|stop|rollback)\b",
+    r"\b(zfs|zpool) (destroy|rollback)\b",
+    r"\bk3s-(agent-)?uninstall|k3s-killall",
+    r"--cluster-reset\b",
+    r"\betcdctl .*(member remove|del )",
+    r"\bkubectl (drain|delete)\b",
+    r"\bhelm (uninstall|delete)\b",
+    r"\b(reboot|poweroff|shutdown)\b",
+)
+
+
+def test_mig_10_no_command_destroys_anything(site_id: str) -> None:
+    """Such steps are text for a person; a message may tell them, a script may not run them."""
+    for (kind, name), made in declared(site_id).items():
+        if kind.endswith(":Command"):
+            assert made.inputs.get("delete") is None, name
+            lines = str(made.inputs.get("stdin", "")).splitlines() + str(made.inputs["create"]).splitlines()
+            run = [line for line in lines if not re.match(r"\s*(#|forget=|stop |echo |say )", line)]
+            found = [line for line in run for verb in DESTRUCTIVE if re.search(verb, line)]
+            assert not found, name
+
+
+@pytest.mark.parametrize(
+    "line", ["rm -rf /var/lib/rancher", "k3s server --cluster-reset", "  qm destroy 101", "reboot"]
+)
+def test_mig_10_the_search_finds_what_destroys(line: str) -> None:
+    assert any(re.search(verb, line) for verb in DESTRUCTIVE)

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import copy
 import json
 import logging
 import runpy
@@ -21,6 +22,7 @@ from infra.violation import InvariantError
 from tests.sites import ROOT, THIRD, Documents, Record, confirmed, of_type, plain_documents
 
 SECRET_VALUES = {f"fleet:{key}": f"MARK-{key}" for key in SECRETS}
+GIVEN_OF_OLD = ("existing", "current", "ssh_user", "older_project", "handed_over")
 BAD_MIRRORS = ("file:///etc/shadow", "-K/tmp/x", "http://u:p@m", "http://m/a b", "http://m\nlist_url=http://evil", "")
 GIVEN = SECRET_VALUES | {"fleet:sshPublicKey": "ssh-ed25519 PUBLIC"}
 
@@ -171,13 +173,91 @@ def test_gen_07_a_real_update_names_every_assumed_value_of_its_site_and_of_the_f
     assert run.registered == set()
 
 
-@pytest.mark.parametrize(("stack", "guests"), [("franca", ["vm-cpps-02", "vm-cpps-03"]), ("sp", ["gpu-sp-01"])])
-def test_pve_03_a_real_update_makes_no_second_guest_beside_one_that_exists(
-    project: Project, stack: str, guests: list[str]
+def settled(project: Project, edit: Any = lambda _: None) -> Project:
+    """The shipped guests that exist already, with every value confirmed."""
+    documents = plain_documents()
+    current = {
+        site_id: {
+            name: {key: guest[key] for key in GIVEN_OF_OLD if key in guest} for name, guest in site["guests"].items()
+        }
+        for site_id, site in documents.items()
+        if site_id != "common"
+    }
+    documents = confirmed(documents)
+    for site_id, guests in current.items():
+        for name, known in guests.items():
+            documents[site_id]["guests"][name] |= known
+        documents[site_id].get("accept", {}).pop("PVE-03", None)
+    edit(documents)
+    return project.write(documents)
+
+
+def test_guests_that_exist_are_adopted_by_a_real_update_and_none_is_made_beside_them(sound: Project) -> None:
+    run = settled(sound).run("franca", preview=False)
+    assert run.error is None
+    vms = of_type(run.record, "VmLegacy")
+    assert {name: made.imported for name, made in vms.items()} == {
+        "guest-vm-cpps-02-vm": "pve-labri-31/102",
+        "guest-vm-cpps-03-vm": "pve-labri-32/103",
+        "guest-vm-cpps-04-vm": "",
+    }
+
+
+def test_mig_01_a_run_says_that_it_leaves_cilium_out(sound: Project, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "engine"):
+        assert settled(sound).run("franca", preview=True).error is None
+    assert "[MIG-01] franca.clusters.cluster-fca.cni: found servers that run Flannel (vxlan)" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "engine"):
+        assert sound.run(THIRD, preview=True).error is None
+    assert "MIG-01" not in caplog.text
+
+
+def test_pve_10_a_guest_of_an_older_project_waits_for_its_evidence(sound: Project) -> None:
+    run = settled(sound).run("sp", preview=False)
+    assert run.faults() == [("PVE-10", "sp.guests.gpu-sp-01.handed_over")]
+    assert run.registered == set()
+    assert "infra/proxmox-sp" in str(run.error)
+    assert "fleet runbook sp hand-over" in str(run.error)
+    assert sound.run("sp", preview=True).error is None, "a preview changes nothing"
+
+
+def test_pve_10_evidence_lets_the_update_through(sound: Project) -> None:
+    def edit(documents: Documents) -> None:
+        documents["sp"]["guests"]["gpu-sp-01"]["handed_over"] = "2026-12-01 ana: URN deleted there, previews empty"
+
+    assert settled(sound, edit).run("sp", preview=False).error is None
+
+
+@pytest.mark.parametrize(
+    ("change", "rule", "key", "words"),
+    [
+        ({"datastore": "sqlite"}, "K3S-03", "datastore", "docs/operacoes/k3s-rebuild.md"),
+        ({"runs": "other"}, "PVE-03", "runs", "docs/operacoes/adoption.md"),
+        ({"runs": "agent"}, "K3S-11", "runs", "expected server"),
+    ],
+)
+def test_what_no_update_may_touch_stops_it_and_names_the_way(
+    sound: Project, change: dict[str, str], rule: str, key: str, words: str
 ) -> None:
-    run = project.run(stack, preview=False)
-    found = [path for rule, path in run.faults() if rule == "PVE-03"]
-    assert found == [f"{stack}.guests.{guest}.existing" for guest in guests]
+    def edit(documents: Documents) -> None:
+        documents["franca"]["guests"]["vm-cpps-03"]["current"] |= change
+
+    run = settled(sound, edit).run("franca", preview=False)
+    assert run.faults() == [(rule, f"franca.guests.vm-cpps-03.current.{key}")]
+    assert run.registered == set()
+    assert words in str(run.error)
+    assert (ROOT / words).exists() or not words.startswith("docs/")
+    assert sound.run("franca", preview=True).error is None
+
+
+def test_other_work_on_a_guest_of_no_cluster_is_none_of_an_updates_business(sound: Project) -> None:
+    def edit(documents: Documents) -> None:
+        tools = copy.deepcopy(documents["franca"]["guests"]["vm-cpps-02"])
+        tools |= {"vmid": 190, "address": "192.168.0.90", "current": {"runs": "other"}}
+        documents["franca"]["guests"]["tools"] = tools
+
+    assert settled(sound, edit).run("franca", preview=False).error is None
 
 
 def test_gen_02_what_a_sibling_assumes_stops_nobody_else(sound: Project) -> None:

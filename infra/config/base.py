@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
+from infra.config import cron
+
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]  # RFC 1123 label
 ClusterName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]  # Cilium: at most 32 characters
 Asn = Annotated[int, Field(ge=1, le=4294967295)]
@@ -39,10 +41,12 @@ def _own_labels(labels: dict[str, str]) -> dict[str, str]:
 
 
 NodeLabels = Annotated[Labels, AfterValidator(_own_labels)]
-Cron = Annotated[str, Field(pattern=r"^([0-9*/,-]+ +){2}[0-9*/,?-]+ +[0-9A-Za-z*/,-]+ +[0-9A-Za-z*/,?-]+$")]
+Cron = Annotated[str, Field(pattern=r"^([0-9A-Za-z*/,?-]+ +){4}[0-9A-Za-z*/,?-]+$"), AfterValidator(cron.checked)]
 Server = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$")]  # host name or IPv4 address
 K3sVersion = Annotated[str, Field(pattern=r"^v1\.[0-9]{1,3}\.[0-9]{1,3}\+k3s[0-9]{1,3}$")]
 DriverVersion = Annotated[str, Field(pattern=r"^[0-9]{3}\.[0-9]{1,4}(\.[0-9]{1,4})?$")]
+# Folder of the Git repository, below its root: no part of it is hidden or leads upwards.
+RepoFolder = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*$", max_length=200)]
 # No control character and none that turns the direction of writing: what is printed is what the document says. The one
 # line break is that of a folded block.
 ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+\n?$"

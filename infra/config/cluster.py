@@ -5,12 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from infra.config.base import Cron, Hostname, K3sVersion, Labels, Model, Name, Named, NodeLabels, NonEmpty
+from infra.config.base import Cron, Hostname, K3sVersion, Labels, Model, Name, Named, NodeLabels, NonEmpty, RepoFolder
 from infra.config.network import Cidr
-from infra.config.proxmox import GpuModel
+from infra.config.proxmox import GpuModel, PackagedComponent
 
 KubernetesArg = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*(\+|-)?=[ -~]*$")]
-Component = Literal["coredns", "servicelb", "traefik", "local-storage", "metrics-server"]
 
 
 class Api(Model):
@@ -116,7 +115,7 @@ class Cluster(Named):
     """Guests that run workloads alone."""
     joins: Name | None = None
     """Cluster whose server it joins; a cluster of its own has none."""
-    disable: tuple[Component, ...] = ("servicelb", "traefik")
+    disable: tuple[PackagedComponent, ...] = ("servicelb", "traefik")
     """Packaged components of K3s that stay off."""
     node_labels: NodeLabels = {}
     """Kubernetes labels of all its nodes."""
@@ -130,7 +129,14 @@ class Cluster(Named):
     """GPU platform; only on a GPU cluster."""
     karmada: Karmada | None = None
     """Membership in the federation; none keeps it out."""
+    apps_folder: RepoFolder | None = None
+    """Folder of the Git repository with its local applications; none takes `apps/<cluster>`."""
     managed_namespaces: tuple[Name, ...] = ()
     """Application namespaces that get the default-deny policy."""
     context: NonEmpty | None = None
     """kubeconfig context name; none takes the cluster's name."""
+
+    @property
+    def apps(self) -> str:
+        """Folder of its local applications."""
+        return self.apps_folder or f"apps/{self.name}"

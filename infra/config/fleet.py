@@ -92,6 +92,10 @@ class MultiKueue(Model):
     """Site whose main cluster is the manager."""
     distributed_over_sites: bool = False
     """Send distributed jobs over sites."""
+    workloads: tuple[Name, ...] = ("fine-tuning", "ocr", "dataset-generation", "graphrag", "embeddings")
+    """Classes of jobs that may run in another site than they were submitted in."""
+    own_queue: Name | None = None
+    """ClusterQueue for jobs that the manager runs itself; none lets it run none."""
 
 
 class Common(Model):

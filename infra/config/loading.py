@@ -21,10 +21,13 @@ from infra.config.reader import read
 from infra.violation import Violation, shown
 
 PROJECT_FILE = "Pulumi.yaml"
+MOST_FAULTS = 300  # of shape that are named for one document; nobody reads more at once
 SITE_KEY = "fleet:site"
 COMMON_KEY = "fleet:common"
 M = TypeVar("M", bound=Model)
-_STACK_FILE = re.compile(r"^Pulumi\.([a-z0-9][a-z0-9-]*)\.yaml$")
+_STACK_FILE = re.compile(r"^Pulumi\.([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)\.yaml$")
+_LIKE_ONE = re.compile(r"^Pulumi\.(.*\.)?ya?ml$", re.IGNORECASE)
+HIDDEN = "//[hidden]@"
 _USER_INFO = re.compile(r"//[^/@\s]*@")
 _TAGS = {"vm", "lxc"}  # discriminator values that pydantic puts into the location of an error
 
@@ -57,6 +60,16 @@ def load(folder: Path) -> tuple[Fleet | None, list[Violation]]:
                 remedy="rename the file and its stack",
             )
         )
+    violations += [
+        Violation(
+            id="DOC-01",
+            path=path.name,
+            found="a name that no stack has, so that nothing would read the file",
+            expected="Pulumi.<site>.yaml, the site in lower case letters, digits and dashes",
+            remedy="rename the file, or move it away",
+        )
+        for path in unread_files(folder)
+    ]
     parsed_common, found = parse(Common, "common", common) if common else (None, [])
     violations += found
     parsed: dict[str, Site] = {}
@@ -76,6 +89,15 @@ def stack_files(folder: Path) -> dict[str, Path]:
     """Stack files of a folder by site id, in order of name."""
     named = ((_STACK_FILE.match(path.name), path) for path in sorted(folder.glob("Pulumi.*.yaml")))
     return {match.group(1): path for match, path in named if match}
+
+
+def unread_files(folder: Path) -> list[Path]:
+    """Files that look like documents to a person, and whose name is that of none."""
+    return [
+        path
+        for path in sorted(folder.glob("*"))
+        if path.name != PROJECT_FILE and _LIKE_ONE.match(path.name) and not _STACK_FILE.match(path.name)
+    ]
 
 
 def site_value(path: Path) -> dict[str, Any]:
@@ -125,19 +147,30 @@ def parse(model: type[M], root: str, value: dict[str, Any]) -> tuple[M | None, l
     try:
         return model.model_validate_json(json.dumps(value), strict=True), []
     except ValidationError as error:
-        return None, [_violation(model, root, detail) for detail in _primary(error.errors(include_url=False))]
+        details = _primary(error.errors(include_url=False))
+        found = [_violation(model, root, detail) for detail in details[:MOST_FAULTS]]
+        if len(details) > MOST_FAULTS:
+            found.append(_further(root, len(details) - MOST_FAULTS))
+        return None, found
     except (TypeError, ValueError) as error:
         wrong = Violation(id="DOC-03", path=root, found=str(error), expected="plain data", remedy="correct it")
         return None, [wrong]
 
 
-def _primary(details: list[ErrorDetails]) -> Iterator[ErrorDetails]:
+def _primary(details: list[ErrorDetails]) -> list[ErrorDetails]:
     """Without the list that pydantic calls too short because its faulty entries do not count."""
-    for detail in details:
-        place = detail["loc"]
-        inner = any(other["loc"][: len(place)] == place and len(other["loc"]) > len(place) for other in details)
-        if not (detail["type"] == "too_short" and inner):
-            yield detail
+    outer = {detail["loc"][:length] for detail in details for length in range(len(detail["loc"]))}
+    return [detail for detail in details if detail["type"] != "too_short" or detail["loc"] not in outer]
+
+
+def _further(root: str, count: int) -> Violation:
+    return Violation(
+        id="DOC-03",
+        path=root,
+        found=f"{count} further faults of shape",
+        expected="none",
+        remedy="mend those that are named first",
+    )
 
 
 def _violation(model: type[Model], root: str, detail: ErrorDetails) -> Violation:
@@ -146,7 +179,7 @@ def _violation(model: type[Model], root: str, detail: ErrorDetails) -> Violation
     # The last part of an unknown key is that key, whatever it looks like.
     certain = len(whole) - (kind == "extra_forbidden")
     location = [str(part) for index, part in enumerate(whole) if index >= certain or not _is_type_name(part)]
-    path = ".".join([root, *location])
+    path = _USER_INFO.sub(HIDDEN, ".".join([root, *location]))
     if kind == "missing":
         return Violation(
             id="GEN-07",
@@ -171,7 +204,7 @@ def _violation(model: type[Model], root: str, detail: ErrorDetails) -> Violation
         )
     found = detail.get("input")
     text = str(found) if isinstance(found, str | int | float | bool) else type(found).__name__
-    text = "null" if found is None else "empty text" if found == "" else text
+    text = "null" if found is None else text
     return Violation(
         id="DOC-03",
         path=path,
@@ -196,7 +229,7 @@ def _expected(kind: str, message: str, context: dict[str, Any]) -> str:
 
 def _given(text: str) -> str:
     """A value as the document has it, but for a password in a URL."""
-    return shown(_USER_INFO.sub("//[hidden]@", text), 120)
+    return shown(_USER_INFO.sub(HIDDEN, text), 120) or "empty text"
 
 
 def _without_tags(location: tuple[int | str, ...]) -> Iterator[int | str]:

@@ -1,5 +1,6 @@
 """What runs on the clusters of a site. The layers that read these come later; the document's shape is settled here."""
 
+from ipaddress import IPv4Address
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -27,6 +28,8 @@ class ArgoCd(Model):
     """Display name."""
     host: Hostname
     """Host name of its web page."""
+    plugins: tuple[Name, ...] = ()
+    """Config-management plugins, which compute manifests while it syncs."""
 
 
 class Traefik(Model):
@@ -36,8 +39,8 @@ class Traefik(Model):
     """Traefik on the main cluster."""
     gpu: bool
     """Traefik on the GPU cluster."""
-    gpu_discovery: Literal["traefik", "loadbalancer", "external-name"] = "traefik"
-    """How the main cluster finds services of the GPU cluster."""
+    gpu_discovery: Literal["traefik", "loadbalancer", "external-name", "clustermesh"] = "traefik"
+    """How the main cluster finds services of the GPU cluster; the decisions turned `clustermesh` down."""
     inference_hosts: tuple[Hostname, ...] = ()
     """Host names of inference routes on the GPU cluster."""
     legacy_proxy: Name | None = None
@@ -51,6 +54,8 @@ class Dns(Model):
     """Host names that point at the site's public address."""
     cloudflare: bool = False
     """Manage them at Cloudflare; otherwise they are emitted as data."""
+    failover_by: Literal["dns-health-check", "gslb", "anycast", "front-load-balancer"] | None = None
+    """What moves traffic to another site when this one is lost, outside the clusters; none where nothing does."""
 
 
 class Storage(Model):
@@ -60,7 +65,7 @@ class Storage(Model):
     """The one provisioner behind the default StorageClass."""
     linstor_variant: Literal["piraeus", "direct"] | None = None
     """Satellites inside the cluster, or the LINSTOR controller outside."""
-    linstor_vip: Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$")] | None = None
+    linstor_vip: IPv4Address | None = None
     """Address of the LINSTOR controller on the storage network."""
     drbd_cross_site: bool = False
     """Replicate block storage between sites."""
@@ -82,10 +87,12 @@ class ObjectStore(Model):
 class Secrets(Model):
     """How Secrets reach the clusters."""
 
-    backend: Literal["sealed-secrets", "eso-vault", "sops"]
-    """The one way in force."""
+    backend: Literal["sealed-secrets", "eso-vault", "sops"] | None
+    """The one way in force; null while none is, which keeps every app out of the federation."""
     vault: HttpsUrl | None = None
     """Vault, with `eso-vault`."""
+    vault_runs_in: Literal["vm", "kubernetes"] | None = None
+    """Where Vault runs, with `eso-vault`: in a VM of its own, or in a cluster."""
     count: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """How many Secrets there are, roughly."""
     legacy_generators: tuple[Name, ...] = ()
@@ -127,6 +134,12 @@ class App(Model):
     """Its loss stops the lab."""
     recovery: NonEmpty | None = None
     """How its state comes back; needed when stateful."""
+    federated: bool = False
+    """Karmada places it, from `federated/<app>`; otherwise Argo CD of this site does, from the folder of a cluster."""
+    has_secrets: bool = True
+    """It has Secrets of its own."""
+    seals: tuple[Name, ...] = ()
+    """Members of the federation for whose keys its Secrets are sealed, with `sealed-secrets`."""
     site_pinned: bool = False
     """Stays in this site."""
     failover: Literal["none", "automatic"] = "none"
@@ -170,6 +183,8 @@ class Maintenance(Model):
     """Where the way back is written."""
     snapshot_id: NonEmpty
     """Snapshot taken first."""
+    backup_ref: NonEmpty | None = None
+    """Recorded backup of what the change touches; needed to upgrade a Proxmox host."""
 
 
 class Rejected(Model):
@@ -187,3 +202,9 @@ class Rejected(Model):
     """Kasten K10 for backups."""
     openebs: bool = False
     """OpenEBS for volumes."""
+    karmada_over_sites: bool = False
+    """Karmada's etcd or control plane spread over sites."""
+    openstack: bool = False
+    """OpenStack for the VMs of a datacenter site."""
+    libvirt: bool = False
+    """Plain libvirt for the VMs of a datacenter site."""

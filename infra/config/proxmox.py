@@ -5,11 +5,24 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from infra.config.base import DriverVersion, HttpsUrl, Mac, Model, Name, Named, NodeLabels, NonEmpty, Sha256
+from infra.config.base import (
+    DriverVersion,
+    HttpsUrl,
+    K3sVersion,
+    Mac,
+    Model,
+    Name,
+    Named,
+    NodeLabels,
+    NonEmpty,
+    Sha256,
+)
 from infra.config.network import Cidr
+from infra.names import PROGRAM_USER
 
 GpuModel = Literal["a5000", "a5500"]
 HardwareTier = Literal["1", "2A", "2B", "3"]
+PackagedComponent = Literal["coredns", "servicelb", "traefik", "local-storage", "metrics-server"]
 
 
 class Gpu(Model):
@@ -36,6 +49,8 @@ class Host(Named):
     """Its part in LINSTOR storage, if any: such a host is doubly critical."""
     nvidia_driver: DriverVersion | None = None
     """Exact driver version on the host, shared by its containers."""
+    planned_nvidia_driver: DriverVersion | None = None
+    """Driver version that the host gets next; needs `maintenance` where a GPU container runs."""
     upgrade: bool = False
     """An upgrade of Proxmox VE on this host is planned for this change."""
 
@@ -83,7 +98,25 @@ class Current(Model):
     service_cidr: Cidr | None = None
     """Service CIDR in force."""
     flannel_backend: Literal["vxlan", "host-gw", "wireguard-native", "none"] | None = None
-    """Flannel backend in force."""
+    """Flannel backend in force; none in the document means `vxlan`, which K3s takes unasked."""
+    secrets_encryption: bool = False
+    """Secrets are encrypted in the datastore."""
+    disable: tuple[PackagedComponent, ...] | None = None
+    """Packaged components of K3s that are off today; none means those of the cluster."""
+    k3s_version: K3sVersion | None = None
+    """K3s release in force; none means that of the cluster."""
+    managed: bool = False
+    """The program takes K3s on this guest over; false only recognises it and changes nothing on the node."""
+
+    @property
+    def k3s(self) -> bool:
+        """A node of a cluster runs here."""
+        return self.runs in ("server", "agent")
+
+    @property
+    def on_flannel(self) -> bool:
+        """Flannel carries the pods of its cluster today."""
+        return self.runs == "server" and self.flannel_backend != "none"
 
 
 class Backup(Model):
@@ -104,6 +137,12 @@ class _Guest(Named):
     """It exists already: adopted by its VMID, never created."""
     current: Current | None = None
     """What runs on it today; needed when `existing`."""
+    ssh_user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")] | None = None
+    """Login of the program, with its key and sudo; none takes `fleet` on a VM, `root` in a container."""
+    older_project: NonEmpty | None = None
+    """Another Pulumi project whose state holds the guest too."""
+    handed_over: NonEmpty | None = None
+    """Evidence that `older_project` let go of it."""
     address: IPv4Address
     """Address in the LAN."""
     mac: Mac | None = None
@@ -127,6 +166,16 @@ class _Guest(Named):
     ssh_host_key: Annotated[str, Field(pattern=r"^ssh-ed25519 [A-Za-z0-9+/=]+$")] | None = None
     """Public host key; none pins the key seen at the first contact."""
 
+    @property
+    def recognised(self) -> bool:
+        """It runs a K3s that the program did not make and does not touch."""
+        return self.existing and self.current is not None and self.current.k3s and not self.current.managed
+
+    @property
+    def in_cluster(self) -> bool:
+        """It has been a node since before the program, taken over or not."""
+        return self.existing and self.current is not None and self.current.k3s
+
 
 class Vm(_Guest):
     """A virtual machine made from the site's cloud image."""
@@ -139,6 +188,10 @@ class Vm(_Guest):
     """Proxmox CPU type."""
     pci_mappings: tuple[Name, ...] = ()
     """Mapped PCI devices (GPU passthrough)."""
+
+    @property
+    def login(self) -> str:
+        return self.ssh_user or PROGRAM_USER
 
 
 class Lxc(_Guest):
@@ -158,6 +211,10 @@ class Lxc(_Guest):
     """Device nodes of the host that the container gets, each by name."""
     nvidia_driver: DriverVersion | None = None
     """Version of the user-space driver; equals the host's."""
+
+    @property
+    def login(self) -> str:
+        return self.ssh_user or "root"
 
 
 Guest = Annotated[Vm | Lxc, Field(discriminator="kind")]

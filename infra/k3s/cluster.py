@@ -2,7 +2,8 @@
 
 Leaves out upgrades, node replacement and restore (commands of their own) and everything inside the API but the
 program's own credentials. Servers come and change one after another; which of them is alive decides who joins whom, so
-that after the first start no server is special.
+that after the first start no server is special. Nodes that were there before the program are recognised: compared with
+the document and left alone, until it says that the program takes them over.
 """
 
 import base64
@@ -20,6 +21,7 @@ import yaml
 from infra import remote
 from infra.config import Cluster, Common, Lxc, Site, Vm
 from infra.k3s import artifacts, kube_vip, lxc_host, settings
+from infra.k3s.in_force import expected, first_running, in_force, waits_for_migration
 
 NODE_TIMEOUT_S = 600
 TOKEN_LENGTH = 48
@@ -39,12 +41,18 @@ class K3sArgs:
     mirror: artifacts.Mirror | None
 
 
+# Identity of the cluster, the token to join it, and what joining waits for.
+_Start = tuple[pulumi.Output[dict[str, str]], pulumi.Output[str], list[pulumi.Resource]]
+
+
 class K3s(pulumi.ComponentResource):
     """A running cluster: every server a voting etcd member, every node registered, the API at its address."""
 
     api_host: str  # IPv4 address
     kubeconfig: pulumi.Output[str]  # YAML, secret
     provider: k8s.Provider
+    recognised: dict[str, pulumi.Output[dict[str, object]]]  # by node: what was found there
+    waits_for_migration: bool  # Cilium is planned, Flannel runs
 
     def __init__(self, name: str, args: K3sArgs, opts: pulumi.ResourceOptions) -> None:
         super().__init__("fleet:k3s:K3s", name, None, opts)
@@ -52,45 +60,45 @@ class K3s(pulumi.ComponentResource):
         cluster = args.cluster
         servers = [args.site.guests[guest] for guest in cluster.servers]
         agents = [args.site.guests[guest] for guest in cluster.agents]
+        nodes = [*servers, *agents]
         self.api_host = settings.api_host(cluster, servers)
+        self.waits_for_migration = waits_for_migration(cluster, servers)
+        self._in_force = in_force(cluster, servers)
 
-        password = random.RandomPassword(
-            f"{name}-token", length=TOKEN_LENGTH, special=False, opts=pulumi.ResourceOptions(parent=self)
-        )
-        token: pulumi.Output[str] = pulumi.Output.secret(password.result)
-        prepared = {node.name: self._prepare(node) for node in (*servers, *agents)}
-        first = servers[0]
-        bootstrap = self._run(
-            f"bootstrap-{first.name}",
-            first,
-            ["lib", "server", "identity"],
-            self._server_data(first, servers, "bootstrap"),
-            after=[prepared[first.name], self._token(first, token)],
-            # Once in the cluster's life. What later changes on this server is the business of its own command below;
-            # a rebuilt server joins the others like any.
-            ignore_changes=["connection", "create", "stdin", "logging"],
-        )
-        identity = bootstrap.stdout.apply(_identity)
-        joining = pulumi.Output.all(token, identity).apply(lambda both: full_token(both[0], both[1]["ca_hash"]))
-        tokens = {node.name: self._token(node, joining) for node in (*servers[1:], *agents)}
+        known = {node.name: self._recognise(node, nodes) for node in nodes if node.recognised}
+        self.recognised = {name: pulumi.Output.unsecret(made.stdout.apply(json.loads)) for name, made in known.items()}
+        prepared = {node.name: self._prepare(node) for node in nodes if not node.recognised}
+        running = first_running(servers)
+        if running is None:
+            identity, joining, last = self._begun(servers, prepared)
+        else:
+            identity, joining, last = self._joined(running, list(known.values()))
+        begun = servers[0] if running is None else None
+        tokens = {node.name: self._token(node, joining) for node in nodes if not node.recognised and node is not begun}
 
-        last: pulumi.Resource = bootstrap
         for server in servers:
-            last = self._run(
+            if server.recognised:
+                continue
+            made = self._run(
                 f"server-{server.name}",
                 server,
                 ["lib", "server"],
                 self._server_data(server, servers, "member"),
                 # One after another, each behind the health of the one before.
-                after=[prepared[server.name], *([tokens[server.name]] if server.name in tokens else []), last],
+                after=[prepared[server.name], *([tokens[server.name]] if server.name in tokens else []), *last],
             )
+            last = [made]
+        # Speaks to the API for the others: a server of the program's own where there is one.
+        first = next((server for server in servers if not server.recognised), servers[0])
         for agent in agents:
+            if agent.recognised:
+                continue
             joined = self._run(
                 f"agent-{agent.name}",
                 agent,
                 ["lib", "agent"],
                 self._agent_data(agent),
-                after=[prepared[agent.name], tokens[agent.name], last],
+                after=[prepared[agent.name], tokens[agent.name], *last],
             )
             self._run(
                 f"labels-{agent.name}",
@@ -99,7 +107,7 @@ class K3s(pulumi.ComponentResource):
                 {"node": self._node_section(agent), "labels": self._labels_section(agent)},
                 after=[joined],
             )
-        credentials = self._run(f"credentials-{cluster.name}", first, ["lib", "credentials"], None, after=[last])
+        credentials = self._run(f"credentials-{cluster.name}", first, ["lib", "credentials"], None, after=last)
 
         self.kubeconfig = pulumi.Output.secret(
             credentials.stdout.apply(lambda text: kubeconfig(cluster, self.api_host, json.loads(text)))
@@ -113,6 +121,42 @@ class K3s(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
         self.register_outputs({"kubeconfig": self.kubeconfig, "api_host": self.api_host})
+
+    def _begun(self, servers: list[Vm | Lxc], prepared: dict[str, pulumi.Resource]) -> _Start:
+        """A cluster that the program makes: a token of its own, and the first start on the first server."""
+        password = random.RandomPassword(
+            f"{self._name}-token", length=TOKEN_LENGTH, special=False, opts=pulumi.ResourceOptions(parent=self)
+        )
+        token: pulumi.Output[str] = pulumi.Output.secret(password.result)
+        first = servers[0]
+        bootstrap = self._run(
+            f"bootstrap-{first.name}",
+            first,
+            ["lib", "server", "identity"],
+            self._server_data(first, servers, "bootstrap"),
+            after=[prepared[first.name], self._token(first, token)],
+            # Once in the cluster's life. What later changes on this server is the business of its own command below;
+            # a rebuilt server joins the others like any.
+            ignore_changes=["connection", "create", "stdin", "logging"],
+        )
+        identity = bootstrap.stdout.apply(_identity)
+        joining = pulumi.Output.all(token, identity).apply(lambda both: full_token(both[0], both[1]["ca_hash"]))
+        return identity, joining, [bootstrap]
+
+    def _joined(self, running: Vm | Lxc, known: list[pulumi.Resource]) -> _Start:
+        """A cluster that was there before the program: its token is read, once every old node is what it should be."""
+        identity = self._run(f"identity-{running.name}", running, ["lib", "identity"], None, after=known)
+        token = self._run(f"join-token-{running.name}", running, ["lib", "join_token"], None, after=known)
+        read: pulumi.Output[str] = token.stdout.apply(lambda text: text.strip())
+        return identity.stdout.apply(_identity), pulumi.Output.secret(read), [*known, identity, token]
+
+    def _recognise(self, node: Vm | Lxc, nodes: list[Vm | Lxc]) -> command.remote.Command:
+        wanted = expected(self._args.cluster, node, nodes, self._in_force)
+        data = {
+            "node": self._node_section(node),
+            "expected": "\n".join(f"{key}={value}" for key, value in wanted.items()),
+        }
+        return self._run(f"recognise-{node.name}", node, ["lib", "recognise"], data, after=[])
 
     def _run(
         self,
@@ -179,7 +223,7 @@ class K3s(pulumi.ComponentResource):
         peers = " ".join(str(other.address) for other in servers if other.name != node.name)
         return {
             "node": self._node_section(node, mode=mode, vip=str(cluster.api.vip or ""), peers=peers),
-            "config.yaml": settings.text(settings.server_config(cluster, node)),
+            "config.yaml": settings.text(settings.server_config(cluster, node, self._in_force)),
             "kube-vip.yaml": kube_vip.manifest(cluster),
             "labels": self._labels_section(node),
             **self._release(),
@@ -190,7 +234,7 @@ class K3s(pulumi.ComponentResource):
         return {"node": self._node_section(node), "config.yaml": settings.text(config), **self._release()}
 
     def _release(self) -> dict[str, str]:
-        source = artifacts.source(self._args.cluster.k3s_version, self._args.common, self._args.mirror)
+        source = artifacts.source(self._in_force.k3s_version, self._args.common, self._args.mirror)
         return {
             "frozen": "\n".join(settings.FROZEN),
             "guard": read_script("guard"),

@@ -3,9 +3,38 @@
 Leaves out what no document shows: resources as declared (tests and `policy/`), and changes against the state.
 """
 
-from infra.rules import bgp, cil, decided, doc, gen, gpu, k3s, lxc, met, msh, net, pve, tier
+from infra.rules import (
+    ai,
+    app,
+    arg,
+    bgp,
+    bkp,
+    cil,
+    dcp,
+    decided,
+    doc,
+    gen,
+    gpu,
+    k3s,
+    kar,
+    kue,
+    lxc,
+    met,
+    mig,
+    msh,
+    net,
+    obs,
+    pve,
+    sec,
+    sto,
+    tier,
+    trf,
+)
 from infra.rules.registry import RULES, Finding, Rule, Verdict, judge
 
-FAMILIES = (doc, gen, pve, tier, lxc, gpu, k3s, net, bgp, met, cil, msh, decided)
+FAMILIES = (
+    *(doc, gen, pve, tier, lxc, gpu, k3s, net, bgp, met, cil, msh),
+    *(kar, kue, arg, trf, sec, sto, bkp, mig, obs, ai, app, dcp, decided),
+)
 
 __all__ = ["FAMILIES", "RULES", "Finding", "Rule", "Verdict", "judge"]

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from infra.config.fleet import Fleet
 from infra.rules.paths import MISSING, value_at
 from infra.rules.registry import Check, Finding, rule
-from infra.rules.seeds import SEEDS, Count, Prefix, Value
+from infra.rules.seeds import SEEDS, Count, OneOf, Prefix, Value
 from infra.violation import Level
 
 VALUES_ALONE = tuple(id for id, seed in SEEDS.items() if seed.statement)
@@ -49,6 +49,8 @@ def _documents(fleet: Fleet, place: str) -> Iterator[tuple[str, BaseModel, tuple
 def _agrees(found: object, expected: Value) -> bool:
     if isinstance(expected, Count):
         return isinstance(found, tuple) and len(found) == expected.entries
+    if isinstance(expected, OneOf):
+        return found in expected.texts
     if isinstance(expected, Prefix):
         return isinstance(found, str) and found.startswith(expected.text)
     if isinstance(expected, frozenset):
@@ -59,6 +61,8 @@ def _agrees(found: object, expected: Value) -> bool:
 def _text(expected: Value) -> str:
     if isinstance(expected, Count):
         return f"{expected.entries} entries"
+    if isinstance(expected, OneOf):
+        return " or ".join(expected.texts)
     if isinstance(expected, Prefix):
         return f"{expected.text}x"
     return ", ".join(sorted(expected)) if isinstance(expected, frozenset) else _shown(expected)

@@ -8,7 +8,8 @@ from infra.config.proxmox import Image, Vm
 from infra.rules.nodes import places
 from infra.rules.paths import MISSING, is_covered, value_at
 from infra.rules.ranges import all_ranges
-from infra.rules.registry import Finding, rule
+from infra.rules.registry import Finding, rule, with_article
+from infra.violation import Level
 
 NODE_PREFIX = 24  # of the Pod addresses that Kubernetes gives to one node
 POD_PREFIXES = range(NODE_PREFIX - 16, NODE_PREFIX + 1)
@@ -113,6 +114,16 @@ def _router(site_id: str, site: Site) -> Iterator[Finding]:
             yield Finding(f"{path}.zones.{key}", name, "a name of the site's own", "FLEET begins names of this program")
 
 
+@rule("DOC-08", level=Level.WARN, source="")
+def guests_have_a_cluster(fleet: Fleet) -> Iterator[Finding]:
+    """A guest is a node of a cluster; one that no cluster names is a slip, unless the document accepts it."""
+    named = {(place.site_id, place.name) for place in places(fleet)}
+    for path, site, guest in fleet.guests():
+        if (path.split(".", 1)[0], guest.name) not in named and guest.name != site.traefik.legacy_proxy:
+            remedy = "name it under servers or agents, remove it, or accept it under accept.DOC-08"
+            yield Finding(path, "a guest that no cluster names", "a node of a cluster", remedy)
+
+
 def _sizes(fleet: Fleet) -> Iterator[Finding]:
     """What no cluster could be made with, said before it is fixed for the cluster's life."""
     for path, _, cluster in fleet.clusters():
@@ -155,7 +166,9 @@ def _known(path: str, name: str, known: Mapping[str, object], what: str) -> Iter
     if name not in known:
         names = sorted(known)
         shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-        yield Finding(path, f"{name}, which is unknown", f"a {what}: {shown or 'there is none'}", "correct the name")
+        yield Finding(
+            path, f"{name}, which is unknown", f"{with_article(what)}: {shown or 'there is none'}", "correct the name"
+        )
 
 
 def _nodes(fleet: Fleet) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from infra.rules.registry import Finding, rule
 from infra.rules.seeds import ADR_005, ADR_009, PLAN
 from infra.violation import Level
 
+ON_GPUS = ("inference", "batch", "distributed")  # kinds of apps
 PROOF_CASES = ("realtime-stateful", "l7-audit", "multi-tenant-l7", "pod-migration")
 REVIEW_TRIGGERS = (
     "host-panic",
@@ -59,6 +60,21 @@ def driver_versions_agree(fleet: Fleet) -> Iterator[Finding]:
                 mine or "nothing",
                 f"{host.nvidia_driver or 'a version'}, that of {where}",
                 "set both to the version that the host runs",
+            )
+
+
+@rule("GPU-06", source=ADR_005, profile=CPPS)
+def driver_changes_are_prepared(fleet: Fleet) -> Iterator[Finding]:
+    """A driver change under a GPU container has a window, a way back, and a snapshot of the container."""
+    for path, site, host in fleet.hosts():
+        under = [guest.name for guest in site.containers if guest.host == host.name and uses_gpu(guest)]
+        planned = host.planned_nvidia_driver
+        if under and planned not in (None, host.nvidia_driver) and site.maintenance is None:
+            yield Finding(
+                f"{path}.planned_nvidia_driver",
+                f"{planned} in place of {host.nvidia_driver or 'none'} under {', '.join(under)}, without maintenance",
+                "maintenance with window, rollback_doc and snapshot_id",
+                f"take a LINSTOR snapshot of {', '.join(under)}, then fill in `maintenance`",
             )
 
 
@@ -146,6 +162,17 @@ def review_names_its_trigger(fleet: Fleet) -> Iterator[Finding]:
     for node in nodes(fleet, "main"):
         if _reviewed(node.site) and uses_gpu(node.guest):
             yield Finding(node.path, f"a GPU in a node of {node.cluster.name}", "a GPU cluster", remedy)
+
+
+@rule("GPU-17", level=Level.WARN, source=ADR_005, profile=CPPS)
+def gpu_code_is_reviewed(fleet: Fleet) -> Iterator[Finding]:
+    """Code that runs on GPUs was reviewed before production."""
+    for site_id, site in fleet.sites.items():
+        for name, app in site.apps.items():
+            if app.kind in ON_GPUS and not app.reviewed:
+                yield Finding(
+                    f"{site_id}.apps.{name}.reviewed", "false", "true", "review its code, then set it to true"
+                )
 
 
 @rule("GPU-19", level=Level.ACK, source=PLAN, profile=CPPS)

@@ -12,6 +12,10 @@ from infra.violation import Level
 CONTROL_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 KUBELET_DEVICE = "/dev/kmsg"
 _NVIDIA_GPU = re.compile(r"^/dev/nvidia\d+$")
+# What a node needs of its host. Any other device, a disk for one, would hand the host to the container.
+_OF_A_NODE = re.compile(
+    r"^/dev/(nvidia\d{1,3}|nvidiactl|nvidia-uvm|nvidia-uvm-tools|nvidia-modeset|nvidia-caps/nvidia-cap\d{1,3}|kmsg|net/tun)$"
+)
 
 
 @rule("LXC-01", source=ADR_005, profile=CPPS)
@@ -58,12 +62,22 @@ def device_list_is_complete(fleet: Fleet) -> Iterator[Finding]:
 
 @rule("LXC-06", source=ADR_005, profile=CPPS)
 def kubelet_gets_its_device(fleet: Fleet) -> Iterator[Finding]:
-    """A container that runs a node has /dev/kmsg, which the kubelet reads, as a device."""
+    """A container gets GPU nodes, /dev/net/tun and /dev/kmsg, which the kubelet reads, and no other device."""
     for node in nodes(fleet):
         if node.guest.kind == "lxc" and KUBELET_DEVICE not in node.guest.devices:
             yield Finding(
                 f"{node.path}.devices", f"a list without {KUBELET_DEVICE}", KUBELET_DEVICE, "add it to the list"
             )
+    for path, _, guest in fleet.guests():
+        seen = set[str]()
+        for index, device in enumerate(guest.devices if guest.kind == "lxc" else ()):
+            where = f"{path}.devices.{index}"
+            if not _OF_A_NODE.match(device):
+                expected = f"an NVIDIA device node, {KUBELET_DEVICE} or /dev/net/tun"
+                yield Finding(where, device, expected, "remove it: it would hand the host to the container")
+            elif device in seen:
+                yield Finding(where, f"{device} a second time", "each device once", "remove it")
+            seen.add(device)
 
 
 @rule("LXC-07", source=ADR_005, profile=CPPS)

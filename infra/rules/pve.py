@@ -7,7 +7,7 @@ from infra.config.fleet import Fleet, Site
 from infra.rules.decided import deviations
 from infra.rules.nodes import CPPS, places
 from infra.rules.ranges import is_host_of
-from infra.rules.registry import Finding, rule
+from infra.rules.registry import Finding, rule, with_article
 from infra.rules.seeds import ADR_009, ARCHITECTURE, SEEDS
 from infra.violation import Level
 
@@ -147,7 +147,10 @@ def _unique(what: str, entries: Iterator[tuple[str, object]]) -> Iterator[Findin
     for path, value in entries:
         if value in taken:
             yield Finding(
-                path, f"{value}, like {taken[value]}", f"a {what} of its own", f"give one of them another {what}"
+                path,
+                f"{value}, like {taken[value]}",
+                f"{with_article(what)} of its own",
+                f"give one of them another {what}",
             )
         taken.setdefault(value, path)
 

@@ -26,6 +26,10 @@ class Finding:
 Check = Callable[[Fleet], Iterator[Finding]]
 
 
+def with_article(noun: str) -> str:
+    return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
+
+
 @dataclass(frozen=True)
 class Rule:
     """A rule of INVARIANTS with its check."""

@@ -11,6 +11,8 @@ ADR_005, ADR_009 = "CPPS-ADR-005", "CPPS-ADR-009"
 ARCHITECTURE, PLAN = "CPPS architecture", "CPPS integration plan"
 DC_ADR_0001 = "DC-ADR-0001"
 
+TUTOR = "tutor-openedx"  # the one app that was in production before the program
+
 
 class Count(NamedTuple):
     """Expects that many entries."""
@@ -24,7 +26,13 @@ class Prefix(NamedTuple):
     text: str
 
 
-Value = str | int | bool | frozenset[str] | Count | Prefix
+class OneOf(NamedTuple):
+    """Expects one of several texts."""
+
+    texts: tuple[str, ...]
+
+
+Value = str | int | bool | frozenset[str] | Count | Prefix | OneOf
 
 
 class Seed(NamedTuple):
@@ -162,5 +170,78 @@ SEEDS: Mapping[str, Seed] = {
         ARCHITECTURE,
         "Cilium knows the main clusters as cluster-fca with id 1 and cluster-sp with id 2.",
         {"franca": {"clusters.cluster-fca.cluster_id": 1}, "sp": {"clusters.cluster-sp.cluster_id": 2}},
+    ),
+    "KAR-01": Seed(PLAN, "", {"franca": {"karmada.host": True}}),
+    "KAR-04": Seed(
+        ARCHITECTURE,
+        "Policies find the main cluster of Franca by site, provider, tier and region.",
+        {
+            "franca": {
+                "clusters.cluster-fca.karmada.labels.site": "franca",
+                "clusters.cluster-fca.karmada.labels.provider": "onprem",
+                "clusters.cluster-fca.karmada.labels.tier": "prod",
+                "clusters.cluster-fca.karmada.labels.region": "sudeste-br",
+            }
+        },
+    ),
+    "KAR-05": Seed(
+        ARCHITECTURE,
+        "Policies find the clusters of São Paulo by the same labels, and gpu-sp by its GPUs too.",
+        {
+            "sp": {
+                "clusters.cluster-sp.karmada.labels.site": "sp",
+                "clusters.cluster-sp.karmada.labels.provider": "onprem",
+                "clusters.cluster-sp.karmada.labels.tier": "prod",
+                "clusters.cluster-sp.karmada.labels.region": "sudeste-br",
+                "clusters.gpu-sp.karmada.labels.site": "sp",
+                "clusters.gpu-sp.karmada.labels.provider": "onprem",
+                "clusters.gpu-sp.karmada.labels.tier": "prod",
+                "clusters.gpu-sp.karmada.labels.region": "sudeste-br",
+                "clusters.gpu-sp.karmada.labels.capability": "gpu",
+                "clusters.gpu-sp.karmada.labels.gpu.model": "a5000",
+            }
+        },
+    ),
+    "KAR-14": Seed(
+        PLAN,
+        "",
+        {"franca": {"apps.qdrant.kind": "data", "apps.neo4j.kind": "data", "apps.postgresql.kind": "data"}},
+    ),
+    "ARG-03": Seed(
+        ADR_005,
+        "The Argo CD of São Paulo manages gpu-sp under the context gpu-sp-context.",
+        {"sp": {"argocd.enabled": True, "clusters.gpu-sp.context": "gpu-sp-context"}},
+    ),
+    "ARG-04": Seed(ADR_005, "Franca has an Argo CD of its own.", {"franca": {"argocd.enabled": True}}),
+    "ARG-05": Seed(
+        ADR_009,
+        "",
+        {"sp": {"clusters.cluster-sp.apps_folder": "apps/sp", "clusters.gpu-sp.apps_folder": "apps/sp-gpu"}},
+    ),
+    "STO-06": Seed(
+        ARCHITECTURE,
+        "LINSTOR of São Paulo runs on pve-ippri-11, pve-ippri-12 and pve-ippri-31 behind 10.10.10.1.",
+        {
+            "sp": {
+                "proxmox.hosts.pve-ippri-11.linstor": OneOf(("controller", "satellite")),
+                "proxmox.hosts.pve-ippri-12.linstor": OneOf(("controller", "satellite")),
+                "proxmox.hosts.pve-ippri-31.linstor": OneOf(("controller", "satellite")),
+                "storage.linstor_vip": "10.10.10.1",
+            }
+        },
+    ),
+    "STO-07": Seed(
+        ADR_009,
+        "pve-labri-31, pve-labri-32 and pve-labri-33 are LINSTOR controllers.",
+        {
+            "franca": {
+                "proxmox.hosts.pve-labri-31.linstor": "controller",
+                "proxmox.hosts.pve-labri-32.linstor": "controller",
+                "proxmox.hosts.pve-labri-33.linstor": "controller",
+            }
+        },
+    ),
+    "TRF-02": Seed(
+        ARCHITECTURE, "Traefik of Franca answers at 192.168.0.240.", {"franca": {"lb.vips.traefik": "192.168.0.240"}}
     ),
 }

@@ -118,7 +118,7 @@ class StandIn(Provider):
         kind = self.kind(request.type)
         state, new = plain_map(request.old_state), kind.normal(plain_map(request.new_inputs))
         old = kind.normal(plain_map(OLD_INPUTS.get()))
-        found = [change for change in self._changed(kind, old, new) if change.path not in request.ignore_changes]
+        found = [change for change in self._changed(kind, old, new) if not ignored(change, request.ignore_changes)]
         seen = {change.path for change in found}
         found += [more for more in kind.also_changed(state, new, request.ignore_changes) if more.path not in seen]
         replacing = {change.path for change in found if kind.must_replace(change, old, new)}
@@ -184,6 +184,11 @@ class StandIn(Provider):
         kind: Kind, inputs: Properties, outputs: Properties, like: Mapping[str, PropertyValue]
     ) -> dict[str, PropertyValue]:
         return marked_map({**inputs, **outputs}, like, kind.always_secret)
+
+
+def ignored(change: Change, paths: Iterable[str]) -> bool:
+    """Whether one of the `ignore_changes` names the leaf, or something that holds it. Indices must be written out."""
+    return any(change.path == path or change.path.startswith((f"{path}.", f"{path}[")) for path in paths)
 
 
 def overlaid(inputs: Any, observed: Any) -> Any:

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
+import fakepve.lxc
+import fakepve.qemu
 from aiohttp import web
 from fakepve import FakePve
 from fakepve.model import TaskError
@@ -38,6 +40,8 @@ NODE: ContextVar[str | None] = ContextVar("node", default=None)
 # LINSTOR's plugin is not part of PVE, so fakepve takes its storages for folders; they hold block volumes.
 TYPES.setdefault("drbd", TYPES["lvmthin"] | {"name": "drbd"})
 BLOCK_NAME.setdefault("drbd", BLOCK_NAME["lvmthin"])
+# It takes snapshots, as the plugin says of itself.
+fakepve.lxc.SNAPSHOT_STORAGE = fakepve.qemu.SNAPSHOT_STORAGE = (*fakepve.lxc.SNAPSHOT_STORAGE, "drbd")
 
 
 class Fake(FakePve):  # type: ignore[misc]  # fakepve has no types
@@ -47,6 +51,8 @@ class Fake(FakePve):  # type: ignore[misc]  # fakepve has no types
         super().__init__(user="root@pam", password=password)
         self.container_keys: dict[int, list[str]] = {}
         """Container id to the authorised keys of its root."""
+        self.slow_s = 0.0
+        """PVE seconds that every task takes on top."""
         self._follow = follow
         self._written = written
 
@@ -75,6 +81,7 @@ class Fake(FakePve):  # type: ignore[misc]  # fakepve has no types
         """Every change of power is a task: its task ends when the lab has followed, and fails when it could not."""
 
         async def followed() -> Any:
+            await self.pause(self.slow_s)
             note = await body()
             if str(tid).isdigit():
                 try:
@@ -189,8 +196,13 @@ class Fake(FakePve):  # type: ignore[misc]  # fakepve has no types
         size = int(float(found[2]) * UNITS[found[3]]) + (int(volume["size"]) if found[1] else 0)
         if size < int(volume["size"]):
             raise die("shrinking disks is not supported")
+        self.need_quorum()
+        store = split_drive(vm.config[key])[0].partition(":")[0]
+        more = size - int(volume["size"])
 
         async def body() -> None:
+            if more > self.storages[store].get("avail", more):
+                raise TaskError(f"unable to resize volume on storage '{store}': No space left on device")
             volume["size"] = size
             for config in (vm.config, vm.pending):
                 if config.get(key):

@@ -20,10 +20,13 @@ from fakepve.certs import make_cert
 from fakepve.lxc import FakeCt
 from fakepve.model import FakeVm
 
+from lab import LabError
 from lab.node import Guest, GuestEvents
-from lab.providers.proxmoxve.notation import parted
+from lab.providers.proxmoxve.notation import GIB, parted, size_gib
 from lab.providers.proxmoxve.vm_config import numbered
 from lab.pve.fake import Fake
+from lab.pve.faults import Faults
+from lab.topology import ExistingGuest
 
 PORT: Final = 8006
 LOG: Final = logging.getLogger(__name__)
@@ -32,7 +35,7 @@ PRIVILEGES: Final = (
     "Datastore.Allocate", "Datastore.AllocateSpace", "Datastore.AllocateTemplate", "Datastore.Audit",
     "SDN.Use", "Sys.Audit", "Sys.Modify", "VM.Allocate", "VM.Audit", "VM.Config.CDROM", "VM.Config.CPU",
     "VM.Config.Cloudinit", "VM.Config.Disk", "VM.Config.HWType", "VM.Config.Memory", "VM.Config.Network",
-    "VM.Config.Options", "VM.PowerMgmt",
+    "VM.Config.Options", "VM.PowerMgmt", "VM.Snapshot",
 )  # fmt: skip
 """What a token needs for images, VMs and containers without features: all that the lab's token gets."""
 
@@ -79,11 +82,14 @@ class SitePve:
         directory: Path,
         events: GuestEvents,
         storages: Sequence[Storage] = (),
+        existing: Sequence[ExistingGuest] = (),
     ) -> None:
         if not hosts:
             raise ValueError(f"site {site}: a Proxmox cluster needs at least one host")
         self.site = site
         self._hosts, self._directory, self._events = hosts, directory, events
+        self._existing = {guest.vmid: guest for guest in existing}
+        self._authorised_key = secrets.get("ssh_authorized_key", "")
         self._runner: web.AppRunner | None = None
         self._running: dict[int, tuple[float | None, Guest | None]] = {}
         self._known: dict[int, Guest | None] = {}
@@ -92,9 +98,13 @@ class SitePve:
         self.pve.host = hosts[0]["address"]
         self.pve.cluster_name = site
         self.pve.nodes = {host["name"]: {"online": True} for host in hosts}
+        self.faults = Faults(self.pve)
         self._authorise(secrets)
         self._add_storages(storages)
-        self._load()
+        if self._file.exists():
+            self._load()
+        else:
+            self._place_existing()
 
     def _authorise(self, secrets: Secrets) -> None:
         """A user with a token beside root@pam; the first grant turns permission checks on."""
@@ -116,6 +126,28 @@ class SitePve:
             store["content"] = storage.get("content", CONTENT.get(storage["type"], "images,rootdir"))
             if storage.get("shared"):
                 store["shared"] = 1
+
+    def _place_existing(self) -> None:
+        """What people made, through fakepve's own model: nothing of it goes through the API or the program."""
+        for guest in self._existing.values():
+            config = dict(guest.config)
+            if guest.kind == "vm":
+                vm = FakeVm(guest.vmid, guest.name, node=guest.host, status="running", config=config)
+                vm.started_at = 0.0
+                self.pve.vms.append(vm)
+            else:
+                ct = FakeCt(guest.vmid, node=guest.host, status="running", config=config, defaults=False)
+                ct.started_at = 0.0
+                self.pve.cts.append(ct)
+            for text in config.values():
+                drive = parted(text, "file")
+                store, _, volume = drive.get("file", "").partition(":")
+                if f"vm-{guest.vmid}-disk" in volume and store in self.pve.storages:
+                    content = "images" if guest.kind == "vm" else "rootdir"
+                    size = int((size_gib(drive.get("size")) or 0) * GIB)
+                    self.pve.storages[store].setdefault("volumes", {})[volume] = {
+                        "content": content, "format": "raw", "size": size, "vmid": guest.vmid, "ctime": 0,
+                    }  # fmt: skip
 
     async def start(self, listen: Callable[[str, int], socket.socket]) -> None:
         """Serves on every host's address; guests that ran when the state was written are started again."""
@@ -140,6 +172,25 @@ class SitePve:
         """Every guest that has an address, running or not."""
         found = (self._guest(raw) for raw in self._all())
         return [guest for guest in found if guest is not None]
+
+    def config(self, name: str) -> dict[str, Any]:
+        """All that Proxmox has of a guest: its config, what waits for a restart, and where and how it runs."""
+        raw = next((one for one in self._all() if one.name == name), None)
+        if raw is None:
+            raise LabError(f"no guest {name} on the Proxmox of {self.site}")
+        return {**raw.config, "pending": dict(raw.pending), "node": raw.node, "status": raw.status}
+
+    def set_config(self, name: str, values: Mapping[str, str | int | None]) -> None:
+        """What a person changes by hand; None takes an option away."""
+        raw = next((one for one in self._all() if one.name == name), None)
+        if raw is None:
+            raise LabError(f"no guest {name} on the Proxmox of {self.site}")
+        for key, value in values.items():
+            if value is None:
+                raw.config.pop(key, None)
+            else:
+                raw.config[key] = value
+        self._save()
 
     async def discard(self, vmid: int) -> None:
         """Removes a guest with its disks, as an operator does with one that was left half made."""
@@ -173,6 +224,7 @@ class SitePve:
             await self._follow_one(raw)
             return
         self._running.pop(vmid, None)
+        self._existing.pop(vmid, None)
         gone = self._known.pop(vmid, None)
         self.pve.container_keys.pop(vmid, None)
         if gone is not None:
@@ -206,6 +258,13 @@ class SitePve:
 
     def _guest(self, raw: Any) -> Guest | None:
         """What a boot reads: cloud-init of a VM, the config of a container. None without a static address."""
+        if (made := self._existing.get(raw.vmid)) is not None:
+            # Its system was installed by hand and knows its address by itself; so is the key that people let in.
+            return Guest(
+                site=self.site, name=made.name, vmid=made.vmid, kind=made.kind, host=raw.node, address=made.address,
+                gateway=made.gateway, dns=made.dns, user=made.user, ssh_keys=(self._authorised_key.strip(),),
+                devices=made.devices,
+            )  # fmt: skip
         config: Mapping[str, Any] = raw.config
         if isinstance(raw, FakeCt):
             net = parted(config.get("net0", ""))
@@ -254,8 +313,6 @@ class SitePve:
         fresh.replace(self._file)
 
     def _load(self) -> None:
-        if not self._file.exists():
-            return
         try:
             state = json.loads(self._file.read_text())
         except ValueError as error:

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from pulumi.runtime import set_all_config
 
-from cli import faults, reference
+from cli import faults, reference, rulebook
 from cli.plan import declare
 from infra.config import Fleet
 from infra.config.loading import stack_files
@@ -62,20 +62,56 @@ def test_rules_lists_each_rule_with_its_statement() -> None:
     ran = project.fleet("rules")
     assert ran.code == 0
     assert all(f"\n{id} " in ran.out for id in RULES)
+    assert all(f"{rule.statement}\n" in ran.out for rule in RULES.values())
+
+
+def test_rules_tells_of_every_invariant_where_it_is_kept_and_what_asserts_it() -> None:
+    listed = json.loads(project.fleet("rules", "--json").out)
+    own = [entry for entry in listed if entry["own"]]
+    assert len(listed) - len(own) == 316
+    assert {entry["id"].split("-")[0] for entry in own} == {"DOC"}
+    fields = ("id", "level", "scope", "statement", "source", "home", "test")
+    assert all(set(fields) <= set(entry) for entry in listed)
+    assert all(entry[field] for entry in listed for field in fields if field != "test")
+    by_id = {entry["id"]: entry for entry in listed}
+    assert "infra/rules/net.py" in by_id["NET-09"]["home"]
+    assert "tests/invalid/NET-09.yaml" in by_id["NET-09"]["test"]
+    assert by_id["MET-10"]["test"] == by_id["K3S-01"]["test"]
+
+
+def test_one_rule_is_told_in_full() -> None:
+    ran = project.fleet("rules", "cil-08")
+    assert ran.code == 0
+    for word in ("CIL-08", "scope", "gpu", "CPPS-ADR-009", "infra/rules/cil.py", "CIL-08-case.yaml", "l7-audit"):
+        assert word in ran.out
+    assert "CIL-09" not in ran.out
+
+
+def test_a_row_that_no_rule_checks_says_what_the_program_does() -> None:
+    ran = project.fleet("rules", "GPU-21")
+    assert "behaviour" in ran.out
+    assert "test_gpu_21_no_node_has_a_taint" in ran.out
+
+
+def test_the_page_of_the_rules_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr(rulebook, "ROOT", tmp_path)
+    ran = project.fleet("rules", "--write")
+    assert (ran.code, ran.out) == (0, "wrote docs/rules.md\n")
+    assert (tmp_path / "docs/rules.md").read_text(encoding="utf-8") == rulebook.page()
 
 
 @pytest.mark.parametrize(("wanted", "found"), [("NET", {"NET"}), ("net-09", {"NET"})])
 def test_rules_narrows_to_a_family_or_an_id(wanted: str, found: set[str]) -> None:
     listed = json.loads(project.fleet("rules", wanted, "--json").out)
     assert {entry["id"].split("-")[0] for entry in listed} == found
-    assert set(listed[0]) == {"id", "level", "source", "statement"}
-    assert len(listed) == 1 or wanted == "NET"
+    assert len(listed) == (21 if wanted == "NET" else 1)
 
 
 def test_an_unknown_rule_is_answered_with_the_families() -> None:
     ran = project.fleet("rules", "XYZ")
     assert ran.code == 1
-    assert "K3S, LXC" in ran.text
+    assert "K3S, KAR, KUE, LXC" in ran.text
 
 
 def test_rules_fit_a_narrow_terminal() -> None:
@@ -288,7 +324,19 @@ def test_arguments_for_another_program_reach_it_untouched(
 
 def test_a_first_use_of_the_lab_gives_something_to_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # no toolchain there
-    monkeypatch.setattr("lab.session.up", lambda *_: 0)
+    monkeypatch.setattr("lab.session.up", lambda *_, **__: 0)
     ran = project.fleet("lab", "up")
     assert ran.code == 0
     assert ran.out.index("fleet-franca") < ran.out.index("fleet-sp") < ran.out.index("30 to 40 minutes")
+
+
+def test_an_update_of_assumed_values_is_refused_before_any_engine_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")  # an engine would be looked for there
+    ran = project.fleet("up", "sp", "--yes")
+    assert ran.code == 1, ran.text
+    for expected in (
+        "[GEN-07] common.cilium.version: found an assumed value",
+        "[PVE-10] sp.guests.gpu-sp-01.handed_over",
+    ):
+        assert expected in ran.text
+    assert "pulumi on" not in ran.text

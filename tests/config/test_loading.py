@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.config.loading import PROJECT_FILE, load, stack_files
+from infra.config.loading import MOST_FAULTS, PROJECT_FILE, load, stack_files
 from infra.violation import Violation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,6 +61,31 @@ def test_other_files_are_no_stack_files(folder: Path) -> None:
     for name in ("Pulumi.SP.yaml", "Pulumi.a.b.yaml", "Pulumi.sp.yml", "Pulumi.sp.yaml.orig", "Pulumi..yaml"):
         (folder / name).write_text("broken: [", encoding="utf-8")
     assert list(stack_files(folder)) == ["franca", "sp"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Pulumi.SP.yaml",
+        "Pulumi.a.b.yaml",
+        "Pulumi.sp.yml",
+        "Pulumi.sp-.yaml",
+        "Pulumi..yaml",
+        "pulumi.sp.YAML",
+        "Pulumi.yml",
+    ],
+)
+def test_a_file_that_looks_like_a_document_and_is_none_is_a_fault(folder: Path, name: str) -> None:
+    (folder / name).write_text("config: {}\n", encoding="utf-8")
+    (fault,) = faults(folder)
+    assert (fault.id, fault.path) == ("DOC-01", name)
+    assert "Pulumi.<site>.yaml" in fault.expected
+
+
+@pytest.mark.parametrize("name", ["Pulumi.sp.yaml.orig", "Pulumi.sp.yaml~", "notes.yaml", "Pulumi.md"])
+def test_any_other_file_may_lie_beside_the_documents(folder: Path, name: str) -> None:
+    (folder / name).write_text("config: [", encoding="utf-8")
+    assert faults(folder) == []
 
 
 def test_an_unknown_key_suggests_the_near_one(folder: Path) -> None:
@@ -212,6 +237,17 @@ def test_a_time_server_is_a_host_name_or_an_address(folder: Path, value: str) ->
         ("https://192.168.10.11:8006/", r'"https://h/\0"'),
         ('"0 */6 * * *"', "a b c d e"),
         ('"0 */6 * * *"', r'"0 0 * *\n*"'),
+        ('"0 */6 * * *"', '"60 * * * *"'),
+        ('"0 */6 * * *"', '"0 24 * * *"'),
+        ('"0 */6 * * *"', '"0 0 0 * *"'),
+        ('"0 */6 * * *"', '"0 0 * 13 *"'),
+        ('"0 */6 * * *"', '"0 0 * * 7"'),
+        ('"0 */6 * * *"', '"0 0 * * monday"'),
+        ('"0 */6 * * *"', '"*/0 * * * *"'),
+        ('"0 */6 * * *"', '"30-10 * * * *"'),
+        ('"0 */6 * * *"', '"1,,2 * * * *"'),
+        ('"0 */6 * * *"', '"0 0 * *"'),
+        ('"0 */6 * * *"', '"@daily"'),
         ("agents: [vm-sp-02]", 'agents: [vm-sp-02]\n        kubelet_args: ["a=\\x7f"]'),
         ("agents: [vm-sp-02]", 'agents: [vm-sp-02]\n        kubelet_args: ["a=\\0"]'),
         ("agents: [vm-sp-02]", "agents: [vm-sp-02]\n        kubelet_args: [a=\U0001f600]"),
@@ -229,6 +265,45 @@ def test_what_a_machine_would_choke_on_is_a_fault_of_shape(folder: Path, old: st
     assert fault.id == "DOC-03"
     assert "PASSWORD" not in str(fault)
     assert len(str(fault)) < 700
+
+
+def test_a_cron_field_out_of_range_is_told_what_it_may_hold(folder: Path) -> None:
+    edit(folder, "Pulumi.sp.yaml", '"0 */6 * * *"', '"0 24 * * *"')
+    (fault,) = faults(folder)
+    assert fault.found == "0 24 * * *"
+    assert fault.expected.startswith("0 to 23 as hour")
+
+
+@pytest.mark.parametrize(
+    "cron", ["0 */6 * * *", "5,35 8-18/2 1 jan-MAR Sun,6", "59 23 31 12 0", "? ? ? ? ?", "7/15 * * * *"]
+)
+def test_cron_expressions_of_k3s_are_taken(folder: Path, cron: str) -> None:
+    edit(folder, "Pulumi.sp.yaml", '"0 */6 * * *"', f'"{cron}"')
+    assert faults(folder) == []
+
+
+def test_a_document_with_countless_faults_names_the_first_ones(folder: Path) -> None:
+    edit(folder, "Pulumi.sp.yaml", "dns_servers: [192.168.10.1]", f"dns_servers: [{', '.join(['x'] * 5000)}]")
+    found = faults(folder)
+    assert len(found) == MOST_FAULTS + 1
+    assert found[-1].found == f"{5000 - MOST_FAULTS} further faults of shape"
+
+
+def test_an_empty_kind_is_told_as_empty_text(folder: Path) -> None:
+    edit(folder, "Pulumi.sp.yaml", "kind: lxc", 'kind: ""')
+    assert [(fault.path, fault.found) for fault in faults(folder)] == [("sp.guests.gpu-sp-01.kind", "empty text")]
+
+
+def test_a_password_in_a_key_is_not_shown_either(folder: Path) -> None:
+    edit(
+        folder,
+        "Pulumi.sp.yaml",
+        "    schema_version: 1\n",
+        '    schema_version: 1\n    "https://root:PASSWORD@host/": 1\n',
+    )
+    (fault,) = faults(folder)
+    assert fault.id == "DOC-02"
+    assert "PASSWORD" not in str(fault)
 
 
 def test_labels_that_a_kubelet_may_set_are_taken(folder: Path) -> None:

@@ -6,6 +6,7 @@ The tests of this folder that share the lab run first and in the order of `ORDER
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -27,8 +28,23 @@ from lab import control
 from lab.made_up import private_file
 from lab.place import Place
 
+if TYPE_CHECKING:
+    from tests.lab.drill import Drill
+
 ROOT = Path(__file__).parents[2]
-ORDER = ("test_interruptions", "test_sites", "test_changes", "test_failures", "test_leftovers")
+ORDER = (
+    "test_kills",
+    "test_adoption",
+    "test_interruptions",
+    "test_sites",
+    "test_policy",
+    "test_proxmox_faults",
+    "test_changes",
+    "test_failures",
+    "test_guard",
+    "test_backup",
+    "test_leftovers",
+)
 NOT_COPIED = (".git", ".venv", ".ci", "tests", "benchmarks", "__pycache__", "*.pyc", ".*_cache", ".hypothesis")
 UP_TIMEOUT_S = 420
 PLANTED = {  # what a production stack file holds beside its document; none of it may reach the lab
@@ -309,8 +325,24 @@ class Lab:
     arguments: frozenset[bytes]  # of every process that was seen meanwhile
 
 
+def anew(checkout: Checkout) -> None:
+    """Ends a lab that began with the existing guests: the tests that follow begin an empty one."""
+    if checkout.place.root.exists() and not checkout.place.empty:
+        checkout.ok("lab", "down")
+
+
+@pytest.fixture(scope="session")
+def drill(checkout: Checkout) -> "Drill":
+    """Both sites up beside the guests that were there before, with a killed engine on the way in every phase."""
+    from tests.lab.drill import carried_out  # noqa: PLC0415  # it uses this module
+
+    assert not checkout.place.root.exists()
+    return carried_out(checkout, int(os.environ.get("FLEET_KILL_SEED") or secrets.randbelow(10**6)))
+
+
 @pytest.fixture(scope="session")
 def lab(checkout: Checkout) -> Lab:
+    anew(checkout)
     seen: set[bytes] = set()
     done = threading.Event()
 
@@ -323,7 +355,7 @@ def lab(checkout: Checkout) -> Lab:
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        first = checkout.ok("lab", "up")
+        first = checkout.ok("lab", "up", "--empty")
         second = checkout.ok("lab", "up")
     finally:
         done.set()

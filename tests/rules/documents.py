@@ -36,12 +36,13 @@ def _read_once() -> Documents:
 
 
 def with_third_site() -> Documents:
-    """The shipped documents and those of an invented third site, joined to Franca by a tunnel of its own."""
+    """The shipped documents and those of an invented third site, joined to each of them by a tunnel of its own."""
     documents = shipped()
     documents["norte"] = site_value(THIRD)
-    documents["common"]["tunnels"].append(
-        {"interface": "wg7", "cidr": "10.254.7.0/30", "ends": {"franca": "10.254.7.1", "norte": "10.254.7.2"}}
-    )
+    documents["common"]["tunnels"] += [
+        {"interface": "wg7", "cidr": "10.254.7.0/30", "ends": {"franca": "10.254.7.1", "norte": "10.254.7.2"}},
+        {"interface": "wg8", "cidr": "10.254.8.0/30", "ends": {"sp": "10.254.8.1", "norte": "10.254.8.2"}},
+    ]
     return documents
 
 

@@ -1,13 +1,15 @@
 """The shipped documents pass, with or without a third site, and the rules treat any document that parses."""
 
 import copy
-from ipaddress import IPv4Network
+import itertools
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.rules import judge
+from infra.rules import RULES, judge
 from infra.rules.ranges import all_ranges, overlaps
 from infra.rules.seeds import SEEDS
 from tests.rules.documents import (
@@ -19,18 +21,26 @@ from tests.rules.documents import (
     with_third_site,
 )
 
+WARNED = {
+    ("BGP-12", "franca.lb.pool"),
+    ("BGP-12", "sp.lb.pool"),
+    ("BKP-07", "sp.velero.enabled"),
+    ("GPU-17", "sp.apps.vllm.reviewed"),
+}
+WARNED_IDS = {id for id, _ in WARNED}
+
 
 def test_the_shipped_documents_pass_with_no_more_than_the_known_warnings() -> None:
     fleet, faults = fleet_of(shipped())
     assert fleet is not None, faults
     verdict = judge(fleet)
     assert verdict.stops == ()
-    assert {(w.id, w.path) for w in verdict.warnings} == {("BGP-12", "franca.lb.pool"), ("BGP-12", "sp.lb.pool")}
-    assert {violation.id for violation, _ in verdict.accepted} == {"K3S-05", "TIER-09"}
+    assert {(w.id, w.path) for w in verdict.warnings} == WARNED
+    assert {violation.id for violation, _ in verdict.accepted} == {"K3S-05", "STO-05", "TIER-09"}
 
 
 def test_a_third_site_passes_beside_them() -> None:
-    assert {fault.id for fault in faults_of(with_third_site())} == {"BGP-12"}
+    assert {(fault.id, fault.path) for fault in faults_of(with_third_site())} == WARNED
 
 
 def test_the_third_site_repeats_no_address_of_the_shipped_ones() -> None:
@@ -75,12 +85,70 @@ def test_several_faults_are_reported_together() -> None:
             "franca.wireguard.route_lans": False,
         },
     )
-    assert {fault.id for fault in faults_of(broken)} == {"BGP-12", "PVE-08", "NET-07", "NET-09", "BGP-02", "NET-11"}
+    assert {fault.id for fault in faults_of(broken)} - WARNED_IDS == {"PVE-08", "NET-07", "NET-09", "BGP-02", "NET-11"}
 
 
 def test_a_datacenter_site_is_not_judged_by_the_rules_about_tiers_and_containers() -> None:
-    broken = patched(shipped(), {"sp.profile": "datacenter", "sp.accept": {"K3S-05": "one server"}})
-    assert {fault.id for fault in faults_of(broken)} == {"BGP-12"}
+    accept = {"K3S-05": "one server", "STO-05": "one node"}
+    broken = patched(shipped(), {"sp.profile": "datacenter", "sp.accept": accept})
+    refused_there = {"DCP-01", "DCP-07", "DCP-09", "DCP-11", "DCP-13"}  # what the other profile has, and no region
+    assert {fault.id for fault in faults_of(broken)} - WARNED_IDS == refused_there
+
+
+def test_tier_03_a_gpu_of_a_tier_2a_host_may_be_passed_into_a_vm() -> None:
+    document = {
+        "franca.proxmox.hosts.pve-labri-33.gpus.0.owner": "vfio",
+        "franca.guests.gpu-vm": shipped()["franca"]["guests"]["vm-cpps-04"]
+        | {"vmid": 140, "address": "192.168.0.40", "pci_mappings": ["a5500"]},
+        "franca.accept.TIER-09": "a trial on a LINSTOR host",
+    }
+    assert {fault.id for fault in faults_of(patched(shipped(), document))} - WARNED_IDS == {"DOC-08"}
+
+
+def test_tier_10_sites_may_run_their_gpu_clusters_differently() -> None:
+    """One site has its GPU cluster in VMs on Tier 2A, the other in containers: nobody makes them alike."""
+    documents = with_third_site()
+    vm = {key: value for key, value in documents["norte"]["guests"]["north-c"].items() if key != "mac"}
+    changes = {
+        "norte.guests.north-gpu": vm
+        | {"vmid": 9100, "address": "172.22.64.40", "host": "marble", "pci_mappings": ["a5500"]},
+        "norte.proxmox.hosts.marble.gpus": [{"model": "a5500", "memory_gib": 24, "owner": "vfio"}],
+        "norte.clusters.north-gpu.gpu.runtime": "vm",
+        "norte.accept.GPU-15": {"case": "l7-audit", "reason": "proven in a trial"},
+    }
+    assert {fault.id for fault in faults_of(patched(documents, changes))} - WARNED_IDS <= {"KUE-03"}
+
+
+def test_a_move_from_flannel_that_is_prepared_passes() -> None:
+    window = {
+        "window": "Saturday 2 to 6 h",
+        "snapshots": dict.fromkeys(("vm-cpps-02", "vm-cpps-03", "vm-cpps-04"), "before"),
+    }
+    prepared = {f"franca.migration.{key}": value for key, value in window.items()}
+    assert {(fault.id, fault.path) for fault in faults_of(patched(shipped(), prepared))} == WARNED
+
+
+def test_a_prepared_change_of_driver_and_host_passes() -> None:
+    prepared = {
+        "sp.proxmox.hosts.pve-ippri-31.upgrade": True,
+        "sp.proxmox.hosts.pve-ippri-31.planned_nvidia_driver": "580.65.06",
+        "sp.maintenance": {
+            "window": "Saturday",
+            "rollback_doc": "docs/driver.md",
+            "snapshot_id": "s1",
+            "backup_ref": "b1",
+        },
+        "sp.guests.gpu-sp-01.backup.evidence": "job 9, verified",
+    }
+    assert {(fault.id, fault.path) for fault in faults_of(patched(shipped(), prepared))} == WARNED
+
+
+def test_no_guest_of_a_datacenter_site_escapes_the_rules() -> None:
+    """The rules about guests see cpps sites alone, so that another profile must have no guest at all."""
+    for site in ("franca", "sp"):
+        moved = patched(shipped(), {f"{site}.profile": "datacenter"})
+        assert ("DCP-11", f"{site}.guests") in {(fault.id, fault.path) for fault in faults_of(moved)}
+    assert {entry.profile for entry in RULES.values()} == {None, "cpps", "datacenter"}
 
 
 def many_sites(count: int) -> Documents:
@@ -100,10 +168,26 @@ def many_sites(count: int) -> Documents:
             ("65003", str(64512 + number)),
             ("65103", str(64512 + number)),
             ("'north", f"'n{number}"),
+            ("ArgoCD-norte", f"ArgoCD-s{number}"),
+            ("argocd.example.org", f"argocd{number}.example.org"),
         ):
             text = text.replace(shipped_text, own)
         documents[f"s{number}"] = eval(text, {"__builtins__": {}})  # a literal that this function has just printed
+    documents["common"]["tunnels"] = full_mesh(count)
     return documents
+
+
+def full_mesh(count: int) -> list[dict[str, Any]]:
+    """A tunnel for each pair of that many sites, the interface used once at either end."""
+    first, pairs = IPv4Address("10.254.0.0"), itertools.combinations(range(count), 2)
+    return [
+        {
+            "interface": f"wg{(one + other) % count}",
+            "cidr": f"{first + 4 * index}/30",
+            "ends": {f"s{one}": str(first + 4 * index + 1), f"s{other}": str(first + 4 * index + 2)},
+        }
+        for index, (one, other) in enumerate(pairs)
+    ]
 
 
 def test_many_sites_pass_and_a_clash_between_two_of_them_is_found() -> None:

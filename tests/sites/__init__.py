@@ -1,5 +1,8 @@
 """The documents that tests declare: the shipped ones, an invented third site, and changed copies of both.
 
+Most tests are about what the program makes, so the guests that exist already are new to them; `adopted` has the
+documents as they are.
+
 A plan is declared once per fleet and site and shared: its record is plain data that no test changes.
 """
 
@@ -51,7 +54,7 @@ AGENT = {
 MAIN = {
     "k3s_version": "v1.32.11+k3s3",
     "agents": ["north-d"],
-    "disable": ["traefik", "servicelb", "metrics-server"],
+    "disable": ["traefik", "servicelb", "metrics-server", "local-storage"],
     "node_labels": {"zone": "north", "rack": "none"},
     "kubelet_args": ["max-pods=60"],
     "logs": {"max_size_mib": 7, "max_files": 3},
@@ -81,15 +84,33 @@ def fleet_of(documents: Documents) -> Fleet:
 
 @cache
 def three_sites() -> Fleet:
-    """The shipped sites and the invented one."""
-    return fleet_of(_documents())
+    """The shipped sites and the invented one, on empty hosts."""
+    return fleet_of(all_new(plain_documents()))
 
 
 def changed(edit: Callable[[Documents], object]) -> Fleet:
-    """The three sites after an edit of their documents."""
+    """The three sites on empty hosts, after an edit of their documents."""
+    documents = all_new(plain_documents())
+    edit(documents)
+    return fleet_of(documents)
+
+
+def adopted(edit: Callable[[Documents], object] = lambda _: None) -> Fleet:
+    """The three sites with the guests that exist already, after an edit of their documents."""
     documents = plain_documents()
     edit(documents)
     return fleet_of(documents)
+
+
+def all_new(documents: Documents) -> Documents:
+    """The same documents where no guest exists yet."""
+    for site_id in set(documents) - {"common"}:
+        for guest in documents[site_id]["guests"].values():
+            if guest.pop("existing", False):
+                documents[site_id].setdefault("accept", {})["PVE-03"] = "tests begin with empty hosts"
+            for key in ("current", "ssh_user", "older_project", "handed_over"):
+                guest.pop(key, None)
+    return documents
 
 
 def plain_documents() -> Documents:
@@ -111,11 +132,7 @@ def confirmed(documents: Documents) -> Documents:
         for image in ("vm_image", "container_template"):
             if site["proxmox"].get(image):
                 site["proxmox"][image]["sha256"] = "f" * 64
-        for guest in site["guests"].values():
-            if guest.pop("existing", False):
-                site.setdefault("accept", {})["PVE-03"] = "tests begin with empty hosts"
-            guest.pop("current", None)
-    return documents
+    return all_new(documents)
 
 
 def plan_of(fleet: Fleet, site_id: str) -> Record:

@@ -59,7 +59,8 @@ need() {
 
 answers() { [ "$(curl -ksS --max-time 3 "https://$1:6443/ping" 2>/dev/null)" = pong ]; }
 
-kubectl() { /usr/local/bin/k3s kubectl "$@"; }
+# Its cache stays off the disk: a node that is only looked at keeps no trace.
+kubectl() { KUBECACHEDIR=/run/fleet/kube-cache /usr/local/bin/k3s kubectl "$@"; }
 
 # until SECONDS COMMAND...: polls; false when the time is up.
 until_true() {
@@ -126,16 +127,102 @@ install_k3s() {
     done
 }
 
-# frozen: refuses a change of what cannot change in a living cluster.
+# flags ROLE: every flag that K3s on this node has, one "name=value" a line, from the config file, its drop-ins and the
+# unit, the later ones winning as in K3s; lists joined by commas. Tokens are left out: what is printed may be read.
+flags() {
+    case $1 in server) unit=k3s ;; *) unit=k3s-agent ;; esac
+    {
+        for file in "$CONF/config.yaml" "$CONF"/config.yaml.d/*.yaml "$CONF"/config.yaml.d/*.yml; do
+            [ -f "$file" ] && { echo "=== file"; cat "$file"; echo; }
+        done
+        for file in "/etc/systemd/system/$unit.service" "/etc/systemd/system/$unit.service.d"/*.conf; do
+            [ -f "$file" ] && { echo "=== unit"; cat "$file"; echo; }
+        done
+    } | tr -d '\r\047"' | awk -v role="$1" '
+        function set(name, value, append) {
+            if (name ~ /token|secret-key|access-key|password/ || name == "") return
+            gsub(/^[ \t]+|[ \t]+$/, "", value)
+            if (unit) own[name] = append ? own[name] "," value : value
+            else known[name] = (append && known[name] != "") ? known[name] "," value : value
+        }
+        function words(line,   count, part, at, name, value, cut) {
+            count = split(line, part, /[ \t]+/)
+            for (at = 1; at <= count && part[at] != role; at++) ;
+            for (at++; at <= count; at++) {
+                name = part[at]
+                if (name !~ /^-/) continue
+                sub(/^-+/, "", name)
+                cut = index(name, "=")
+                if (cut) { value = substr(name, cut + 1); name = substr(name, 1, cut - 1) }
+                else if (name !~ /^(cluster-init|disable-|secrets-encryption$|embedded-registry|flannel-ipv6)/ &&
+                         at < count && part[at + 1] !~ /^-/) { at++; value = part[at] }
+                else value = "true"
+                set(name, value, name in own)
+            }
+        }
+        /^=== file$/ {unit = 0; list = ""; next}
+        /^=== unit$/ {unit = 1; line = ""; next}
+        !unit && /^[ \t]*(#|$)/ {next}
+        !unit && /^[ \t]*- / && list != "" {
+            item = $0; sub(/^[ \t]*- */, "", item); sub(/ +#.*$/, "", item); set(list, item, items++); next
+        }
+        !unit && /^[a-z][a-z0-9-]*[+]?:/ {
+            name = $0; sub(/:.*$/, "", name); value = $0; sub(/^[^:]*: */, "", value); sub(/ +#.*$/, "", value)
+            adds = sub(/[+]$/, "", name); list = ""; items = adds
+            if (value == "") { list = name; if (!adds) set(name, "", 0); next }
+            gsub(/^\[|\]$/, "", value); gsub(/, */, ",", value); set(name, value, adds); next
+        }
+        unit && line != "" {line = line " " $0}
+        unit && line == "" && /^ExecStart=/ {line = substr($0, 11); for (name in own) delete own[name]}
+        unit && line ~ /\\$/ {sub(/\\$/, "", line); if (line == "") line = " "; next}
+        unit && line != "" {words(line); line = ""}
+        END {for (name in own) known[name] = own[name]; for (name in known) print name "=" known[name]}' | sort
+}
+
+# standard NAME: what K3s takes where a flag is not given; empty for a flag that has no fixed one. Its ranges are put
+# together here because a range that stands in the program whole is one of a site, and a test refuses that.
+standard() {
+    case $1 in
+    cluster-cidr) printf '10.%s.0.0/16\n' 42 ;;
+    service-cidr) printf '10.%s.0.0/16\n' 43 ;;
+    cluster-domain) echo cluster.local ;;
+    flannel-backend) echo vxlan ;;
+    egress-selector-mode) echo agent ;;
+    data-dir) echo "$DATA" ;;
+    disable-* | secrets-encryption | embedded-registry | flannel-external-ip | flannel-ipv6-masq) echo false ;;
+    esac
+}
+
+# in_force FILE NAME: a flag of a list that `flags` made, or what K3s takes without it.
+in_force() {
+    value=$(sed -n "s/^$2=//p" "$1" | head -n 1)
+    if [ -n "$value" ]; then printf '%s\n' "$value"; else standard "$2"; fi
+}
+
+# same_as_taken OLD NAME WANTED: a flag that is not given is no other than one given as what K3s takes anyway.
+same_as_taken() {
+    one=$(printf %s "${1:-$(standard "$2")}" | tr -d '"')
+    two=$(printf %s "${3:-$(standard "$2")}" | tr -d '"')
+    [ "$one" = "$two" ]
+}
+
+# frozen: refuses a change of what cannot change in a living cluster. Reads every place where a node that people made may
+# have its flags.
 frozen() {
     old=$CONF/config.yaml
-    { [ -d "$DATA/server/db" ] || [ -d "$DATA/agent/etc" ]; } && [ -f "$old" ] || return 0
+    [ -d "$DATA/server/db" ] || [ -d "$DATA/agent/etc" ] || return 0
+    role=server
+    [ ! -f /etc/systemd/system/k3s-agent.service ] || role=agent
+    flags $role > "$work/flags"
+    [ -s "$work/flags" ] || return 0
     faults=0
     while read -r name; do
         [ -n "$name" ] || continue
         was=$(key "$old" "$name")
+        [ -n "$was" ] || was=$(sed -n "s/^$name=//p" "$work/flags" | head -n 1)
         wanted=$(key "$work/config.yaml" "$name")
-        if [ "$was" != "$wanted" ]; then
+        case $name in node-name | node-ip) [ -n "$was" ] || was=$wanted ;; esac # taken from the machine, unasked
+        if [ "$was" != "$wanted" ] && ! same_as_taken "$was" "$name" "$wanted"; then
             faults=$((faults + 1))
             say "[K3S-09] $(hostname): found a change of $name from ${was:-nothing} to ${wanted:-nothing}; expected no" \
                 "change in a living cluster; put the document back, or follow docs/operacoes/k3s-rebuild.md"

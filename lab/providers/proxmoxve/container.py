@@ -1,8 +1,8 @@
 """ContainerLegacy: makes, reads, changes and removes LXC containers, with the real provider's habits.
 
 Acted out: a removed device passthrough is not removed on the node, so it shows on each `up`; every change of the list
-of devices, of memory, names and addresses reboots the container; user accounts replace it. Left out: what
-`CT_NOT_ACTED_OUT` lists.
+of devices, of memory, names and addresses reboots the container; user accounts replace it; an import leaves unset what
+`CT_UNREAD` lists. Left out: what `CT_NOT_ACTED_OUT` lists.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,6 +20,7 @@ from lab.providers.serving import Refused
 from lab.providers.stand_in import Incomplete
 from lab.providers.values import UNKNOWN, Properties
 
+IMPORTED = "__imported"  # of a state that the provider read and never wrote
 START_TIMEOUT_S = 1800
 REBOOT_TIMEOUT_S = 300
 KILL_MARGIN_S = 5  # PVE must kill the container before the provider stops waiting
@@ -38,6 +39,8 @@ class Container(Guest):
         result = sorted_tags(filled(inputs, tables.CT_DEFAULTS, tables.CT_ITEM_DEFAULTS))
         if isinstance(inputs.get("features"), dict):
             result["features"] = tables.CT_FEATURE_DEFAULTS | inputs["features"]
+        if isinstance(inputs.get("startup"), dict):
+            result["startup"] = tables.STARTUP_DEFAULTS | inputs["startup"]
         return result
 
     def invalid(self, inputs: Properties) -> Iterator[CheckFailure]:
@@ -47,6 +50,10 @@ class Container(Guest):
             yield CheckFailure("operatingSystem", '"operating_system": required field is not set')
 
     def also_changed(self, state: Properties, inputs: Properties, ignored: Iterable[str]) -> Iterator[Change]:
+        if state.get(IMPORTED):
+            for name in tables.CT_UNREAD:
+                if name not in ignored:
+                    yield Change(name, Happening.ADD)
         wanted = inputs.get("devicePassthroughs", [])
         if isinstance(wanted, list) and "devicePassthroughs" not in ignored:
             for at in range(len(wanted), len(state.get("devicePassthroughs", []))):
@@ -79,8 +86,10 @@ class Container(Guest):
         config = await self.api.get(f"{url}/config")
         seen = observed(config) | {"nodeName": node, "vmId": vmid, "started": await self.status(url) == "running"}
         if not state:
-            seen = pruned(seen)
-        elif "type" not in state.get("operatingSystem", {}):
+            return str(vmid), pruned(seen), await self._outputs(url, vmid) | {IMPORTED: True}
+        if state.get(IMPORTED):
+            return str(vmid), seen, await self._outputs(url, vmid) | {IMPORTED: True}
+        if "type" not in state.get("operatingSystem", {}):
             # PVE finds the type out from the template.
             del seen["operatingSystem"]
         return str(vmid), seen, await self._outputs(url, vmid)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from lab.providers.proxmoxve.notation import flag, is_set, joined, parted, size_gib
-from lab.providers.proxmoxve.vm_config import Parameters, numbered
+from lab.providers.proxmoxve.vm_config import Parameters, numbered, startup_seen
 from lab.providers.values import Properties
 
 
@@ -163,7 +163,9 @@ def observed(config: dict[str, Any]) -> Properties:
         "initialization": {
             "hostname": config.get("hostname", ""),
             "dns": {"servers": str(config.get("nameserver", "")).split(), "domain": config.get("searchdomain", "")},
-            "ipConfigs": [{"ipv4": {"address": net.get("ip", ""), "gateway": net.get("gw", "")}} for net in nets],
+            # Only of interfaces that have an address: the places of two lists differ where one has none.
+            "ipConfigs": [{"ipv4": {"address": net.get("ip", ""), "gateway": net.get("gw", "")}}
+                          for net in nets if "ip" in net or "gw" in net],
         },
         "memory": {"dedicated": int(config.get("memory", 512)), "swap": int(config.get("swap", 0))},
         "networkInterfaces": [
@@ -175,6 +177,7 @@ def observed(config: dict[str, Any]) -> Properties:
         "operatingSystem": {"type": config.get("ostype", "unmanaged")},
         "protection": is_set(config.get("protection", 0)),
         "startOnBoot": is_set(config.get("onboot", 0)),
+        "startup": startup_seen(config),
         "tags": [tag for tag in str(config.get("tags", "")).split(";") if tag],
         "unprivileged": is_set(config.get("unprivileged", 0)),
     }  # fmt: skip

@@ -35,18 +35,16 @@ class Guest(Kind):
             yield int(await self.api.get("cluster/nextid"))
 
     async def find(self, resource_id: str, state: Properties) -> tuple[str, int] | None:
-        """Node and id of a guest. For an import, `resource_id` is NODE/VMID, or VMID alone."""
-        vmid = resource_id.rpartition("/")[2]
-        if not vmid.isdigit():
+        """Node and id of a guest; for an import, `resource_id` is NODE/VMID."""
+        given, slash, vmid = resource_id.rpartition("/")
+        if not vmid.isdigit() or (not state and not slash):
             raise Refused(f"unexpected format of ID ({resource_id}), expected node/id")
         for resource in await self.api.get("cluster/resources", type="vm"):
             if resource["vmid"] == int(vmid) and resource["type"] == self.path:
+                if not state and self.path == "lxc" and resource["node"] != given:
+                    return None  # a VM is looked for on the whole cluster, a container on the given node alone
                 return resource["node"], int(vmid)
-        if not state:
-            raise Refused(
-                f"{self.word} {vmid} to import does not exist on the cluster of {self.api.config['endpoint']}"
-            )
-        return None
+        return None  # the engine says that there is nothing to import
 
     async def status(self, url: str) -> str:
         return str((await self.api.get(f"{url}/status/current"))["status"])
@@ -68,8 +66,16 @@ def sorted_tags(inputs: Properties) -> Properties:
     return inputs
 
 
+def without_empty(value: Any) -> Any:
+    """Without empty texts: to the real provider's framework an empty text and none are the same."""
+    if isinstance(value, dict):
+        return {name: without_empty(item) for name, item in value.items() if item != ""}
+    return [without_empty(item) for item in value] if isinstance(value, list) else value
+
+
 def filled(inputs: Properties, defaults: dict[str, Any], items: dict[str, dict[str, Any]]) -> Properties:
     """`inputs` with `defaults`, one level deep, and the items of its lists with theirs."""
+    inputs = without_empty(inputs)
     result = dict(inputs)
     for name, default in defaults.items():
         given = inputs.get(name)

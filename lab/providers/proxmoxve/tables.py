@@ -43,10 +43,11 @@ VM_ITEM_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
         "size": 8,
         "ssd": False,
     },
-    "networkDevices": {"bridge": "vmbr0", "enabled": True, "firewall": False, "model": "virtio"},
+    "networkDevices": {"bridge": "vmbr0", "disconnected": False, "enabled": True, "firewall": False, "model": "virtio"},
     "serialDevices": {"device": "socket"},
     "hostpcis": {"pcie": False, "rombar": True, "xvga": False},
 }
+STARTUP_DEFAULTS: Final = {"order": -1, "upDelay": -1, "downDelay": -1}
 VM_INITIALIZATION_DEFAULTS: Final = {"datastoreId": "local-lvm", "interface": "ide2"}
 
 VM_REPLACES: Final = frozenset(
@@ -128,6 +129,10 @@ CT_REPLACES: Final = frozenset(
 CT_REBOOTS: Final = frozenset(
     {"console", "devicePassthroughs", "initialization", "memory", "networkInterfaces", "operatingSystem"}
 )
+CT_UNREAD: Final = ("timeoutClone", "timeoutCreate", "timeoutDelete", "timeoutStart", "timeoutUpdate", "vmId")
+"""What the provider's read of a container leaves unset, so that after an import each is a change: the timeouts have
+defaults, and the program gives the id. A VM's read sets its own.
+"""
 CT_NOT_ACTED_OUT: Final = frozenset({"clone", "environmentVariables", "idmaps", "waitForIp"})
 
 DOWNLOAD_DEFAULTS: Final[dict[str, Any]] = {

@@ -43,6 +43,8 @@ class Vm(Guest):
         result = sorted_tags(filled({"disks": []} | inputs, tables.VM_DEFAULTS, tables.VM_ITEM_DEFAULTS))
         if isinstance(inputs.get("initialization"), dict):
             result["initialization"] = tables.VM_INITIALIZATION_DEFAULTS | inputs["initialization"]
+        if isinstance(inputs.get("startup"), dict):
+            result["startup"] = tables.STARTUP_DEFAULTS | inputs["startup"]
         return result
 
     def invalid(self, inputs: Properties) -> Iterator[CheckFailure]:
@@ -59,7 +61,8 @@ class Vm(Guest):
         for at, disk in enumerate(_dicts(inputs["disks"])):
             path = f"disks[{at}].speed"
             # pulumi-proxmoxve issue 664. The path must be written out: "disks[*].speed" matches nothing.
-            if path not in ignored and "disks" not in ignored and not any(disk.get("speed", {}).values()):
+            covered = {path, f"disks[{at}]", "disks"} & set(ignored)
+            if not covered and not any(disk.get("speed", {}).values()):
                 yield Change(path, Happening.ADD)
 
     async def create(self, inputs: Properties, name: str) -> tuple[str, Properties]:
@@ -232,8 +235,12 @@ class Vm(Guest):
                 while True:
                     try:
                         answer = await self.api.get(f"{url}/agent/network-get-interfaces")
-                    except Refused:  # the agent does not run yet
-                        answer = {}
+                    except Refused as error:
+                        if "HTTP 403" in str(error):  # a login without VM.GuestAgent.Audit: no reason to wait
+                            await log(f"error waiting for network interfaces from QEMU agent: {error}",
+                                      severity=engine_pb2.WARNING)  # fmt: skip
+                            return []
+                        answer = {}  # the agent does not run yet
                     interfaces: list[dict[str, Any]] = answer.get("result", [])
                     if any(not one.startswith(LOOPBACK) for each in interfaces for one in _addresses(each, "ipv4")):
                         return interfaces

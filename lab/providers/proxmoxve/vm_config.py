@@ -221,14 +221,18 @@ def parameters(inputs: Properties) -> Parameters:
 
 def observed(config: dict[str, Any]) -> Properties:
     """A VM's config in the terms of the inputs, as far as it holds them."""
-    agent, cpu = parted(config.get("agent", "0"), "enabled"), parted(config.get("cpu", "kvm64"), "cputype")
+    agent, cpu = parted(config.get("agent", "0"), "enabled"), parted(config.get("cpu", "qemu64"), "cputype")
     found: Properties = {
         "acpi": is_set(config.get("acpi", 1)),
         "agent": {"enabled": is_set(agent.get("enabled")), "trim": is_set(agent.get("fstrim_cloned_disks")),
                   "type": agent.get("type", "virtio")},
         "bios": config.get("bios", "seabios"),
+        "bootOrders": [one for one in parted(config.get("boot", ""), "legacy").get("order", "").split(";") if one],
         "cpu": {"cores": int(config.get("cores", 1)), "sockets": int(config.get("sockets", 1)),
                 "type": cpu["cputype"], "numa": is_set(config.get("numa", 0)),
+                "limit": float(config.get("cpulimit", 0)),
+                "units": int(config.get("cpuunits", 0)), "hotplugged": int(config.get("vcpus", 0)),
+                "affinity": config.get("affinity", ""),
                 "flags": [one for one in cpu.get("flags", "").split(";") if one]},
         "description": config.get("description", ""),
         "disks": [_disk(key, str(config[key])) for key in disk_keys(config)],
@@ -244,13 +248,28 @@ def observed(config: dict[str, Any]) -> Properties:
         "protection": is_set(config.get("protection", 0)),
         "scsiHardware": config.get("scsihw", "lsi"),
         "serialDevices": [{"device": config[key]} for key in numbered(config, "serial")],
+        "startup": startup_seen(config),
         "tabletDevice": is_set(config.get("tablet", 1)),
         "tags": [tag for tag in str(config.get("tags", "")).split(";") if tag],
     }  # fmt: skip
+    if "efidisk0" in config:
+        efi = parted(config["efidisk0"], "file")
+        found["efiDisk"] = {"datastoreId": efi["file"].partition(":")[0], "type": efi.get("efitype", "2m"),
+                            "fileFormat": efi.get("format", "raw"),
+                            "preEnrolledKeys": is_set(efi.get("pre-enrolled-keys", 0))}  # fmt: skip
     drive = next((key for key in config if "-cloudinit" in str(config[key])), None)
     if drive is not None:
         found["initialization"] = _seen_initialization(config, drive)
     return found
+
+
+def startup_seen(config: dict[str, Any]) -> Properties | None:
+    """The real provider fills what is absent in with its defaults, but only where there is a startup at all."""
+    if "startup" not in config:
+        return None
+    startup = parted(config["startup"], "order")
+    names = {"order": "order", "upDelay": "up", "downDelay": "down"}
+    return {name: int(startup.get(wire, -1)) for name, wire in names.items()}
 
 
 def _seen_initialization(config: dict[str, Any], drive: str) -> Properties:
@@ -312,6 +331,7 @@ def _nic(text: str) -> Properties:
         "macAddress": nic.get("macaddr", mac),
         "bridge": nic.get("bridge", ""),
         "enabled": True,
+        "disconnected": is_set(nic.get("link_down", 0)),
         "firewall": is_set(nic.get("firewall", 0)),
         "mtu": int(nic.get("mtu", 0)),
         "vlanId": int(nic.get("tag", 0)),

@@ -1,0 +1,96 @@
+"""Everything that the rules of the guard look at: plan, state, documents, and what follows from them."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from infra.config import Fleet
+from infra.violation import Violation
+from operations.guard.known import Guest, Node, guest, node, on
+from operations.guard.plan import Plan, Resource, Step
+from operations.guard.stop import Stop
+
+MissingBackups = Callable[[set[str], set[str]], list[Violation]]  # of what is touched, and of what is destroyed
+
+
+class Situation:
+    """One plan for one site. Rules read it, and leave notes."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        fleet: Fleet,
+        site_id: str,
+        secret_binding: str = "",
+        same_ca: Callable[[], bool] | None = None,
+        missing_backups: MissingBackups | None = None,
+    ) -> None:
+        self.plan, self.site_id, self.site = plan, site_id, fleet.sites[site_id]
+        self.secret_binding = secret_binding  # tells versions of the stack's secrets apart, without holding one
+        self.same_ca = same_ca  # whether document and state have the same CA, where the engine does not say
+        self.missing_backups = missing_backups  # none: nobody asks for backups, as in a lab
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    @cached_property
+    def guests(self) -> list[Guest]:
+        """As the state has them."""
+        return [one for one in (guest(resource, self.site) for resource in self.plan.state) if one]
+
+    @cached_property
+    def nodes(self) -> list[Node]:
+        """As their commands were last told; without the commands that made a cluster."""
+        return [one for one in self._nodes(self.plan.state) if not one.first]
+
+    @cached_property
+    def first_servers(self) -> list[Node]:
+        return [one for one in self._nodes(self.plan.state) if one.first]
+
+    @cached_property
+    def nodes_after(self) -> list[Node]:
+        return [one for one in self._nodes(list(self.plan.after())) if not one.first]
+
+    @staticmethod
+    def _nodes(resources: "list[Resource] | tuple[Resource, ...]") -> list[Node]:
+        return [one for one in (node(resource) for resource in resources) if one]
+
+    def members(self, cluster: str) -> int:
+        """How many etcd members a cluster has, by the state; by the document too, for those it does not hold."""
+        known = {one.name for one in self.nodes if one.server and one.cluster == cluster}
+        for name, written in self.site.clusters.items():
+            if name == cluster or known & set(written.servers):
+                known |= {one for one in written.servers if one in self.site.guests and self.site.guests[one].existing}
+        return len(known)
+
+    def member_on(self, guest: Guest) -> Node | None:
+        """The etcd member that runs on a guest; by the document too, for what the program never set up."""
+        known = next((one for one in self.nodes if one.server and on(one, [guest])), None)
+        if known is not None:
+            return known
+        written = next((one for one in self.site.guests.values() if one.vmid == guest.vmid), None)
+        cluster = next((one for one in self.site.clusters.values() if written and written.name in one.servers), None)
+        if written is None or cluster is None or not guest.adopted:
+            return None
+        urn = next((one.cluster for one in self.nodes if one.name in cluster.servers), cluster.name)
+        return Node(
+            urn="", cluster=urn, name=written.name, address=str(written.address), server=True, first=False,
+            version="", config={}, frozen=(),
+        )  # fmt: skip
+
+    def cluster(self, urn: str) -> str:
+        """What a cluster is called in the document, else its component."""
+        names = {one.name for one in (*self.nodes, *self.nodes_after) if one.cluster == urn}
+        for cluster in self.site.clusters.values():
+            if names & {*cluster.servers, *cluster.agents}:
+                return cluster.name
+        return urn.rsplit("::", 1)[-1]
+
+    def gone(self, cluster: str) -> bool:
+        """Whether the whole cluster leaves."""
+        step = self.plan.step(cluster)
+        return step is not None and step.goes
+
+    def stop(self, rule: str, step: Step, field: str, old: Any, new: Any, **said: Any) -> Stop:
+        return Stop(rule=rule, urn=step.urn, name=step.name, field=field, old=old, new=new, **said)
