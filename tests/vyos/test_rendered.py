@@ -160,6 +160,9 @@ def test_the_variants_are_documents_that_rules_of_their_own_matter_alone_stop() 
     stopped = {name: {fault.id for fault in judge(variant(name)).stops} for name in VARIANTS}
     assert {name: ids for name, ids in stopped.items() if ids} == {
         "exported VIPs": {"BGP-06"},
+        "a fixed end": {"TRF-03"},
+        "MultiKueue": {"KUE-09"},
+        "no tunnel": {"MSH-02"},
         "the mesh API outside the LAN": {"BGP-07"},
         "no LAN routes": {"NET-11"},
         "no Cilium": {"K3S-01"},
