@@ -93,6 +93,10 @@ def back_up(
             outcomes.append(_kept((what, "etcd-snapshot", reference, ""), by, now, keep))
         except _Failed as error:
             outcomes.append(Outcome(what=what, remark=str(error)))
+        except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError):  # its text may quote the key
+            outcomes.append(
+                Outcome(what=what, remark="fleet:sshPrivateKey is no private key without a passphrase; set it again")
+            )
     return outcomes
 
 
@@ -190,7 +194,10 @@ async def _etcd(site: Site, cluster: Cluster, access: Access) -> str:
 async def _saved(guest: Guest, access: Access) -> str:
     if guest.name not in access.host_keys:
         raise _Failed("its host key is neither in the document nor in the state: no update has reached it yet")
-    pinned = asyncssh.import_known_hosts(f"{guest.address} {access.host_keys[guest.name]}\n")
+    try:
+        pinned = asyncssh.import_known_hosts(f"{guest.address} {access.host_keys[guest.name]}\n")
+    except ValueError:
+        raise _Failed("its host key, in the document or the state, is none that OpenSSH knows: correct it") from None
     async with asyncio.timeout(SSH_TIMEOUT_S + SAVE_TIMEOUT_S):
         async with asyncssh.connect(
             str(guest.address),

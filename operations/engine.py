@@ -101,8 +101,10 @@ class Engine:
         done = self._ran(["preview", "--json", "--stack", site], site, environment, PREVIEW_TIMEOUT_S, check=False)
         try:
             document = json.loads(done.stdout)
-        except ValueError:
-            raise self._error(site, "preview", done) from None
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            raise self._error(site, "preview", done)
         return Previewed(document=document, failed=done.returncode != 0)
 
     def export(self, site: str) -> dict[str, Any]:

@@ -144,6 +144,7 @@ def _server_gone(now: Situation, server: Node, *, first: bool) -> Stop:
         if first
         else leave,
         acceptable=not first,
+        bind=f"of {members}",  # what it costs depends on how many there are
     )
 
 
@@ -194,7 +195,7 @@ def _unreadable(now: Situation, step: Step) -> Iterator[Stop]:
     """A node's command whose new data nobody can read: version and ranges cannot be compared."""
     if step.old is None or step.new is None or not sections(step.old.inputs.get("stdin")).get("config.yaml"):
         return
-    if not sections(step.new.inputs.get("stdin")).get("config.yaml"):
+    if node(step.new) is None:
         yield now.stop(
             "GRD-13",
             step,

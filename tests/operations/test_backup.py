@@ -308,6 +308,27 @@ def test_etcd_is_saved_on_the_first_server_that_can(fleet: Fleet, node: Node) ->
     assert node.commands == ["sudo -n /bin/sh"], "no value on the command line"
 
 
+def test_keys_that_are_none_are_said_and_not_quoted(fleet: Fleet, node: Node) -> None:
+    outcome = saved(fleet, node, {"vm-cpps-02": "", "vm-cpps-03": "hunter2"})
+    assert "vm-cpps-02: its host key, in the document or the state, is none that OpenSSH knows" in outcome.remark
+    locked = node.key.export_private_key("pkcs8-pem", passphrase="hunter2").decode()
+    for private_key in ("hunter2", locked):
+        (outcome,) = back_up(
+            "franca",
+            fleet.sites["franca"],
+            Access(api_token=TOKEN, private_key=private_key, host_keys={"vm-cpps-02": public(node.host_key)}),
+            guests=[],
+            clusters=["cluster-fca"],
+            by="ana",
+            now=NOW,
+            keep=lambda _: None,
+            say=lambda _: None,
+        )
+        assert outcome.made is None
+        assert "fleet:sshPrivateKey is no private key without a passphrase" in outcome.remark
+        assert "hunter2" not in outcome.remark
+
+
 def test_a_server_with_another_host_key_is_not_spoken_to(fleet: Fleet, node: Node) -> None:
     other = asyncssh.generate_private_key("ssh-ed25519")
     outcome = saved(fleet, node, {"vm-cpps-02": public(other)})
