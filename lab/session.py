@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -201,9 +202,10 @@ def collect(place: Place, fleet: Fleet, engine: Engine) -> dict[str, Any]:
         items = _get(place, engine, file, "nodes")
         ready = [node["metadata"]["name"] for node in items if _condition(node, "Ready") == "True"]
         releases = _get(place, engine, file, "secrets", "-A", "-l", "owner=helm")
+        announced = any(secret["metadata"]["labels"]["name"] == "cilium" for secret in releases)
         clusters[cluster.name] = {
             "site": site_id,
-            "api": f"https://{cluster.api.vip or site.guests[cluster.servers[0]].address}:6443",
+            "api": yaml.safe_load(file.read_text())["clusters"][0]["cluster"]["server"],
             "nodes": len(items),
             "ready": ready,
             "releases": sorted(
@@ -211,8 +213,8 @@ def collect(place: Place, fleet: Fleet, engine: Engine) -> dict[str, Any]:
                 for secret in releases
                 if secret["metadata"]["labels"]["status"] != "superseded"
             ),
-            "vips": {key: str(vip) for key, vip in site.lb.vips if vip} if cluster.cni == "cilium" else {},
-            "lb_pool": str(site.lb.pool) if cluster.cni == "cilium" else None,
+            "vips": {key: str(vip) for key, vip in site.lb.vips if vip} if announced else {},
+            "lb_pool": str(site.lb.pool) if announced else None,
             "kubeconfig": str(file),
         }
     return {"guests": nodes, "clusters": clusters, "stand_ins": list(STAND_INS)}
