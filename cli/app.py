@@ -307,6 +307,7 @@ def up(
     sites: Annotated[list[str] | None, typer.Argument(metavar="[SITE]...")] = None,
     empty: Annotated[bool, typer.Option("--empty", help="Begin without the existing guests.")] = False,
     accept: Accept = None,
+    guard: Annotated[bool, typer.Option("--guard/--no-guard", help="Without: as a plain pulumi up.")] = True,
 ) -> None:
     """Bring sites up, all by default."""
     _read_meanwhile(sites)
@@ -314,7 +315,7 @@ def up(
 
     if accept and len(sites or ()) != 1:
         raise Stop("found --accept for several sites; expected one: a key belongs to one plan")
-    raise typer.Exit(session.up(console(), sites or None, empty=empty, accept=_reasons(accept)))
+    raise typer.Exit(session.up(console(), sites or None, empty=empty, accept=_reasons(accept), guard=guard))
 
 
 @lab.command()

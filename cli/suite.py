@@ -28,7 +28,7 @@ BIN = Path(sys.executable).parent
 NOTHING_COLLECTED = 5  # exit code of pytest
 # They share no lab, so they run beside those that do: a lab waits for most of its time.
 WITH_A_LAB_OF_THEIR_OWN = ("k3s_standin", "nodes", "providers", "pve", "toolchain", "units", "import")
-MARGIN_S = 90  # kept for the longest test to end, and for taking the lab down
+MARGIN_S = 60  # kept for the longest test to end, and for taking the lab down
 LAB_AT_LEAST_S = 240  # below that the lab tests cannot begin
 TERM_S, KILL_S = 30, 10
 
@@ -96,7 +96,7 @@ def _lab(arguments: Sequence[str], began: float, budget: float, dropped: list[st
     shared, beside = ["-m", "lab", *arguments], None
     if all(argument.startswith("-") for argument in arguments):  # else they may name files
         alone = [f"tests/lab/test_{name}.py" for name in WITH_A_LAB_OF_THEIR_OWN]
-        shared += [f"--ignore={path}" for path in alone]
+        shared += ["tests/lab", *(f"--ignore={path}" for path in alone)]
         beside = _pytest("tests of the lab's parts", ["-m", "lab", *arguments, *alone])
     step = _pytest("tests in the lab", shared)
     with _beside(beside, more) as other_ended:
