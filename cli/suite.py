@@ -19,6 +19,7 @@ from pathlib import Path
 from cli.documents import ROOT
 from cli.screen import say
 from lab.toolchain import PROGRAMS, bin_directory
+from lab.toolchain.cache import root as cache_root
 
 SCRIPTS = ROOT / "infra/k3s/scripts"
 # Scripts that the program concatenates behind the library, as `infra.k3s.cluster` does.
@@ -125,7 +126,7 @@ def _static_steps() -> Iterator[Step]:
             *PYTHON,
             "mypy",
             "--strict",
-            f"--cache-dir={_cache() / 'mypy'}",
+            f"--cache-dir={cache_root().parent / 'mypy'}",
             "infra",
             "cli",
             "lab",
@@ -145,11 +146,6 @@ def _static_steps() -> Iterator[Step]:
     files = [ROOT / "fleet", ROOT / ".ci/run", *workflows, *scripts, *sorted((ROOT / "lab/standins").rglob("*"))]
     shell = [str(path.relative_to(ROOT)) for path in files if path.is_file() and _is_shell(path)]
     yield Step(f"shellcheck {' '.join(Path(path).name for path in shell)}", (shellcheck, *shell))
-
-
-def _cache() -> Path:
-    """Of this user, for all checkouts; mypy itself looks whether a file is still the one that it knows."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fleet"
 
 
 def _is_shell(path: Path) -> bool:
@@ -192,12 +188,18 @@ def _run(step: Step, limit_s: float, more: dict[str, str] | None = None) -> Outc
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 stream.close()
-    code = process.returncode
-    took = time.monotonic() - began
-    verdict = "out of time" if timed_out else "ok" if code == 0 else f"failed (exit code {code})"
-    say(f"{step.name}: {verdict}, {took:.1f} s")
-    if code and output:
+    say(f"{step.name}: {_verdict(process.returncode, timed_out)}, {time.monotonic() - began:.1f} s")
+    if process.returncode and output:
         print(output, end="" if output.endswith("\n") else "\n", flush=True)
+    return _outcome(process.returncode, timed_out)
+
+
+def _verdict(code: int, timed_out: bool) -> str:
+    return "out of time" if timed_out else "ok" if code == 0 else f"failed (exit code {code})"
+
+
+def _outcome(code: int, timed_out: bool) -> Outcome:
+    """A signal that ended a step, and a time that was up, are failures like any."""
     return Outcome(code if code > 0 else 1 if code or timed_out else 0, timed_out)
 
 
@@ -228,13 +230,12 @@ def _beside(step: Step | None, more: dict[str, str]) -> Iterator[Callable[[float
                 timed_out = True
             finally:
                 _end(process)
-            code = process.returncode
             say(f"--- {step.name}")
             output.seek(0)
             print(output.read(), end="", flush=True)
-            verdict = "out of time" if timed_out else "ok" if code == 0 else f"failed (exit code {code})"
+            verdict = _verdict(process.returncode, timed_out)
             say(f"{step.name}: {verdict}, at most {time.monotonic() - began:.1f} s")
-            return Outcome(code if code > 0 else 1 if code or timed_out else 0, timed_out)
+            return _outcome(process.returncode, timed_out)
 
         try:
             yield ended

@@ -30,10 +30,11 @@ def environment(
         within=lambda command: control.inside(place.root, command),
     )
     try:
-        if not _came_to_an_end(runs.export(site)):
+        exported = runs.export(site)
+        if not _came_to_an_end(exported):
             return {}
         began = time.monotonic()
-        looked = update.look(runs, site, load_or_refuse(place.work), accept, backups=False)
+        looked = update.look(runs, site, load_or_refuse(place.work), accept, backups=False, exported=exported)
     except (AcceptError, production.EngineError) as error:
         raise LabError(str(error)) from error
     for note in looked.verdict.notes:

@@ -24,7 +24,7 @@ from lab.made_up import MadeUp, make, private_file
 from lab.mirror import build as build_mirror
 from lab.place import Place, here
 from lab.providers import install as install_plugins
-from operations.engine import without_cancellations
+from operations.engine import complaints
 from operations.faults import remedies
 
 KUBECTL_TIMEOUT_S = 60
@@ -288,6 +288,8 @@ def _update(
     began = time.monotonic()
     if verb == "up":
         engine.mend(site)
+    else:
+        engine.unlock(site)
     given: dict[str, str] | None = {}
     if guard:
         given = guarded.environment(
@@ -306,7 +308,7 @@ def _update(
     console.print(f"pulumi {verb} -s {site}", highlight=False, style="bold")
     code = engine.run(verb, site, show, environment=given)
     if code:
-        console.print("\n".join(_diagnostics(tail)), highlight=False, markup=False)
+        console.print("\n".join(complaints(tail, NOISE)), highlight=False, markup=False)
         for remedy in remedies(tail):
             console.print(f"what to do: {remedy}", highlight=False, markup=False)
         console.print(
@@ -325,14 +327,6 @@ NOISE = (
     "Resource monitor has terminated",
     "error: update failed",
 )
-
-
-def _diagnostics(lines: list[str]) -> list[str]:
-    """What the engine says of a failure, without what it says at every run and without the outputs."""
-    lines = without_cancellations(lines)
-    start = next((i for i, line in enumerate(lines) if line.startswith("Diagnostics:")), max(0, len(lines) - 30))
-    stop = next((i for i, line in enumerate(lines) if i > start and line.startswith("Outputs:")), len(lines))
-    return [line for line in lines[start:stop] if not any(part in line for part in NOISE)]
 
 
 def _summary(lines: list[str]) -> str:

@@ -114,7 +114,11 @@ class Engine:
 
     def plain(self, site: str, arguments: Sequence[str]) -> dict[str, Any]:
         """What a command prints with its secrets in plain text: for comparisons in memory, never shown or kept."""
-        found: dict[str, Any] = json.loads(self._ran([*arguments, "--show-secrets", "--stack", site], site).stdout)
+        done = self._ran([*arguments, "--show-secrets", "--stack", site], site, check=False)
+        if done.returncode:
+            done.stdout = ""  # that would be the secrets
+            raise self._error(site, " ".join(arguments[:2]), done)
+        found: dict[str, Any] = json.loads(done.stdout)
         return found
 
     def restore(self, site: str, exported: dict[str, Any]) -> None:
@@ -129,33 +133,10 @@ class Engine:
 
     def up(self, site: str, on_line: Callable[[str], None], environment: Mapping[str, str] | None = None) -> int:
         """Updates a stack without a further preview; returns the exit code. On Ctrl-C the engine is asked to stop."""
-        with own_temporary_folder() as folder:
-            return self._up(site, on_line, {**(environment or {}), **folder})
-
-    def _up(self, site: str, on_line: Callable[[str], None], environment: Mapping[str, str]) -> int:
         arguments = ["up", "--stack", site, "--skip-preview", "--yes", "--suppress-permalink=true", "--color", "never"]
-        process = subprocess.Popen(
-            self._command(arguments),
-            env=self._environment(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            process_group=0,  # a terminal's Ctrl-C must reach it once: twice makes it drop its work
-        )
-        watchdog = threading.Timer(UPDATE_TIMEOUT_S, _end, [process])
-        watchdog.daemon = True
-        watchdog.start()
-        assert process.stdout is not None
-        try:
-            with process.stdout as lines:
-                for line in lines:
-                    on_line(line.rstrip("\n"))
-            return process.wait()
-        finally:
-            watchdog.cancel()
-            _end(process)
+        with own_temporary_folder() as folder:
+            given = self._environment({**(environment or {}), **folder})
+            return follow(self._command(arguments), given, on_line, UPDATE_TIMEOUT_S)
 
     def _environment(self, more: Mapping[str, str] | None) -> dict[str, str]:
         given = os.environ if self.environment is None else self.environment
@@ -197,6 +178,39 @@ class Engine:
 
     def _error(self, site: str, what: str, done: "subprocess.CompletedProcess[str]") -> EngineError:
         return EngineError(explained(site, f"pulumi {what}", f"{done.stderr}\n{done.stdout}"))
+
+
+def follow(
+    command: Sequence[str], environment: Mapping[str, str], on_line: Callable[[str], None], limit_s: float
+) -> int:
+    """Runs an engine and passes each line on; the exit code, negative where a signal ended it.
+
+    On Ctrl-C and when the time is up the engine is asked to stop, and given time to write its state.
+    """
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        # A terminal's Ctrl-C must reach the engine once: twice makes it drop its work. And what wraps it, such as
+        # nsenter, may pass no signal on: the group reaches the engine.
+        process_group=0,
+    )
+    watchdog = threading.Timer(limit_s, _end, [process])
+    watchdog.daemon = True
+    watchdog.start()
+    assert process.stdout is not None
+    try:
+        with process.stdout as lines:
+            for line in lines:
+                on_line(line.rstrip("\n"))
+        return process.wait()
+    finally:
+        watchdog.cancel()
+        _end(process)
 
 
 @contextlib.contextmanager
@@ -244,13 +258,18 @@ def without_cancellations(lines: Sequence[str]) -> list[str]:
     return kept
 
 
-def diagnostics(lines: Sequence[str]) -> list[str]:
-    """What an update that failed says of it, without what it says at every run."""
+def complaints(lines: Sequence[str], noise: Sequence[str]) -> list[str]:
+    """The engine's diagnostics with their head, without outputs, cancellations and lines that hold some of `noise`."""
     lines = without_cancellations(lines)
-    noise = (": using pulumi-", "expected to have version", "info: ", "warning: ", "update failed")
     start = next((at for at, line in enumerate(lines) if line.startswith("Diagnostics:")), max(0, len(lines) - 30))
     stop = next((at for at, line in enumerate(lines) if at > start and line.startswith("Outputs:")), len(lines))
-    return [line for line in lines[start + 1 : stop] if line.strip() and not any(part in line for part in noise)]
+    return [line for line in lines[start:stop] if not any(part in line for part in noise)]
+
+
+def diagnostics(lines: Sequence[str]) -> list[str]:
+    """What an update that failed says of it, without what it says at every run."""
+    noise = (": using pulumi-", "expected to have version", "info: ", "warning: ", "update failed")
+    return [line for line in complaints(lines, noise)[1:] if line.strip()]
 
 
 def _end(process: "subprocess.Popen[str]") -> None:

@@ -44,13 +44,20 @@ class Looked:
 
 
 def look(
-    engine: Engine, site_id: str, fleet: Fleet, accept: Mapping[str, str] | None = None, *, backups: bool = True
+    engine: Engine,
+    site_id: str,
+    fleet: Fleet,
+    accept: Mapping[str, str] | None = None,
+    *,
+    backups: bool = True,
+    exported: dict[str, Any] | None = None,
 ) -> Looked:
-    """Previews a site and judges the plan; `backups`: whether guests with state need a recorded one.
+    """Previews a site and judges the plan; `backups`: whether guests with state need a recorded one; `exported`: the
+    state, where the caller has it already.
 
     Raises EngineError where there is no plan, AcceptError for a wrong key, InvariantError for a faulty record.
     """
-    exported = engine.export(site_id)
+    exported = engine.export(site_id) if exported is None else exported
     seen = stamp(exported, engine.folder)
     runs = recorded(exported)
     previewed = engine.preview(site_id, {VARIABLE: _text(runs)})

@@ -37,11 +37,15 @@ class Resource:
 
     @property
     def name(self) -> str:
-        return self.urn.rsplit("::", 1)[-1]
+        return name_of(self.urn)
 
     @property
     def type(self) -> str:
         return types_of(self.urn)[-1]
+
+
+def name_of(urn: str) -> str:
+    return urn.rsplit("::", 1)[-1]
 
 
 def types_of(urn: str) -> tuple[str, ...]:
@@ -74,7 +78,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        return self.urn.rsplit("::", 1)[-1]
+        return name_of(self.urn)
 
     @property
     def type(self) -> str:

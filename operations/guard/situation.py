@@ -8,7 +8,7 @@ from typing import Any
 from infra.config import Fleet
 from infra.violation import Violation
 from operations.guard.known import Guest, Node, guest, node, on
-from operations.guard.plan import Plan, Resource, Step, hides, steps
+from operations.guard.plan import Plan, Resource, Step, hides, name_of, steps
 from operations.guard.stop import Stop
 
 MissingBackups = Callable[[set[str], set[str]], list[Violation]]  # of what is touched, and of what is destroyed
@@ -86,7 +86,7 @@ class Situation:
         for cluster in self.site.clusters.values():
             if names & {*cluster.servers, *cluster.agents}:
                 return cluster.name
-        return urn.rsplit("::", 1)[-1]
+        return name_of(urn)
 
     def gone(self, cluster: str) -> bool:
         """Whether the whole cluster leaves."""
