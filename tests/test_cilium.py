@@ -50,7 +50,8 @@ class Network:
         return found
 
     def objects(self) -> dict[str, Declared]:
-        return {kind.rsplit(":", 1)[1]: made for (kind, _), made in self.record.items() if "cilium.io" in kind}
+        mine = [(key, made) for key, made in self.record.items() if made.parent == self.name]
+        return {kind.rsplit(":", 1)[1]: made for (kind, _), made in mine if "cilium.io" in kind}
 
     def spec(self, kind: str) -> dict[str, Any]:
         found: dict[str, Any] = self.objects()[kind].inputs["spec"]
