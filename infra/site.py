@@ -7,6 +7,7 @@ import pulumi
 from infra.cilium import Cilium, CiliumArgs
 from infra.config import Fleet, Site, Vm
 from infra.k3s import K3s, K3sArgs, Mirror
+from infra.mtu import cilium_mtu
 from infra.proxmox import Credentials, GpuContainer, GuestArgs, Hypervisor, HypervisorArgs, VirtualMachine
 from infra.remote import Machine
 
@@ -75,6 +76,7 @@ class SiteStack(pulumi.ComponentResource):
                         router=str(site.vyos.lan_address),
                         ca=inputs.cilium_ca,
                         charts=inputs.charts,
+                        mtu=cilium_mtu(fleet, site_id, cluster),
                     ),
                     pulumi.ResourceOptions(parent=self, providers=[k3s.provider], depends_on=[k3s]),
                 )

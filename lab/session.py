@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rich.table import Table
 from infra.config import Fleet
 from infra.rules import judge
 from infra.violation import InvariantError
-from lab import PROJECT, LabError, control, guarded, toolchain
+from lab import PROJECT, LabError, control, guarded, peering, toolchain
 from lab.documents import copy_documents, load_or_refuse, topology
 from lab.engine import Engine, alone, telling
 from lab.made_up import MadeUp, make, private_file
@@ -212,6 +213,7 @@ def collect(place: Place, fleet: Fleet, engine: Engine) -> dict[str, Any]:
             ),
             "vips": {key: str(vip) for key, vip in site.lb.vips if vip} if cluster.cni == "cilium" else {},
             "lb_pool": str(site.lb.pool) if cluster.cni == "cilium" else None,
+            "peering": peering.found(partial(_get, place, engine, file)) if cluster.cni == "cilium" else {},
             "kubeconfig": str(file),
         }
     return {"guests": nodes, "clusters": clusters, "stand_ins": list(STAND_INS)}
@@ -350,7 +352,7 @@ def _condition(node: dict[str, Any], kind: str) -> str:
 
 def _table(console: Console, place: Place, found: dict[str, Any]) -> None:
     table = Table(title="The lab", title_justify="left", expand=False)
-    for column in ("site", "cluster", "nodes ready", "releases", "addresses"):
+    for column in ("site", "cluster", "nodes ready", "releases", "addresses", "BGP and mesh"):
         table.add_column(column, overflow="fold")
     for name, cluster in found["clusters"].items():
         vips = "\n".join([f"API {cluster['api']}", *(f"{key} {vip}" for key, vip in cluster["vips"].items())])
@@ -360,6 +362,7 @@ def _table(console: Console, place: Place, found: dict[str, Any]) -> None:
             f"{len(cluster['ready'])}/{cluster['nodes']}",
             "\n".join(cluster["releases"]) or "-",
             vips,
+            peering.lines(cluster["peering"]),
         )
     console.print(table)
     console.print(f"kubeconfigs: {place.kubeconfigs} (or: ./fleet lab kubectl CLUSTER -- get nodes)", highlight=False)

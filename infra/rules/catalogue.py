@@ -27,7 +27,6 @@ class Layer(StrEnum):
     CLUSTERMESH = "clustermesh"
     VYOS = "vyos"
     POLICIES = "policies"
-    MIGRATION = "migration"
     GPU_PLATFORM = "gpu platform"
     KUEUE = "kueue"
     AI_PLATFORM = "ai platform"

@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterator
 
+from infra.k3s.settings import DEFAULT_FLANNEL
 from operations.guard.known import COMMAND, K3S, Node, node, quorum, sections
 from operations.guard.plan import DELETE, REPLACE, UPDATE, Resource, Step, types_of
 from operations.guard.situation import Situation
 from operations.guard.stop import Stop
 
+CNI = ("flannel-backend", "disable-network-policy", "disable-kube-proxy")
 REBUILD = "docs/operacoes/k3s-rebuild.md"
 RANDOM_PASSWORD = "random:index/randomPassword:RandomPassword"
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:\+k3s(\d+))?$")
@@ -37,6 +39,7 @@ def _frozen(now: Situation, before: Node, then: Node) -> Iterator[Stop]:
     for key in dict.fromkeys((*before.frozen, *then.frozen)):
         old, new = before.config.get(key), then.config.get(key)
         if old != new:
+            moved = key in CNI and _servers_have(now, then)
             yield Stop(
                 rule="GRD-03" if key == "node-name" else "GRD-04",
                 urn=before.urn,
@@ -46,9 +49,24 @@ def _frozen(now: Situation, before: Node, then: Node) -> Iterator[Stop]:
                 new=new,
                 consequence=f"{now.cluster(before.cluster)} runs with {old if old is not None else 'no such setting'}: "
                 "K3s fixes this when a cluster is made, and nodes and Pods that disagree lose each other",
-                instead=f"put the document back; for another value build the cluster anew ({REBUILD})",
-                acceptable=False,
+                instead="accept it in the window of the migration alone, once every server runs with it: follow "
+                f"fleet runbook {now.site_id} cni-migration"
+                if moved
+                else f"put the document back; for another value build the cluster anew ({REBUILD})",
+                acceptable=moved,
             )
+
+
+def _servers_have(now: Situation, then: Node) -> bool:
+    """The document says of every server that people keep that it runs with the CNI which this one is to get.
+
+    Then the move was made by hand (MIG-03), and each node compares its flags with that before anything happens there.
+    """
+    cluster = next((one for one in now.site.clusters.values() if then.name in (*one.servers, *one.agents)), None)
+    backend = then.config.get("flannel-backend", DEFAULT_FLANNEL)
+    kept = [guest for guest in now.site.nodes(cluster) if guest.name in cluster.servers] if cluster else []
+    said = [guest.current.flannel_backend or DEFAULT_FLANNEL for guest in kept if guest.recognised and guest.current]
+    return bool(said) and set(said) == {backend}
 
 
 def _version(before: Node, then: Node) -> Iterator[Stop]:

@@ -150,6 +150,28 @@ def test_what_is_fixed_for_life_is_a_stop(line: str, other: str, key: str, rule:
     assert (rule, key) in {(stop.rule, stop.field) for stop in made.stops}
 
 
+@pytest.mark.parametrize(("backend", "taken"), [("vxlan", True), ("host-gw", False)])
+def test_mig_03_the_cni_moves_once_every_server_that_people_keep_has_it(backend: str, taken: bool) -> None:
+    """Those of Franca run vxlan, so the document says; another backend, and any other setting, nobody can accept."""
+    change = stdin('flannel-backend: "none"', f'flannel-backend: "{backend}"')
+    server = step("franca", "k3s-cluster-fca-server-vm-cpps-04", "update", change, diffReasons=["stdin"])
+    (stop,) = [one for one in verdict("franca", server).stops if one.rule == "GRD-04"]
+    assert (stop.field, stop.new) == ("flannel-backend", backend)
+    assert stop.acceptable is taken
+    assert ("cni-migration" in stop.instead) is taken
+
+    change = stdin('service-cidr: "10.141.0.0/16"', 'service-cidr: "10.143.0.0/16"')
+    server = step("franca", "k3s-cluster-fca-server-vm-cpps-04", "update", change, diffReasons=["stdin"])
+    assert not [one.key for one in verdict("franca", server).stops if one.rule == "GRD-04" and one.key]
+
+
+def test_the_cni_of_a_cluster_that_the_program_keeps_alone_stays() -> None:
+    change = stdin('flannel-backend: "none"', 'flannel-backend: "vxlan"')
+    server = step("sp", "k3s-cluster-sp-server-vm-sp-01", "update", change, diffReasons=["stdin"])
+    (stop,) = [one for one in verdict("sp", server).stops if one.field == "flannel-backend"]
+    assert not stop.acceptable
+
+
 def test_one_server_that_leaves_has_a_key() -> None:
     (stop,) = verdict("franca", step("franca", "k3s-cluster-fca-server-vm-cpps-04", "delete")).stops
     assert (stop.rule, stop.old) == ("GRD-05", "vm-cpps-04")
