@@ -4,6 +4,7 @@ Each block of shell runs as it is printed, through the lab's SSH; commands of `.
 out is what asks an agent of Cilium: nothing answers there, its Pods are stand-ins.
 """
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -128,3 +129,11 @@ def test_mig_03_the_runbook_leads_from_flannel_to_cilium(franca: Checkout) -> No
 def test_mig_03_afterwards_nothing_is_left_to_change(franca: Checkout) -> None:
     out = franca.ok("lab", "up", "franca")
     assert re.search(r"franca: \d+ unchanged in", out), out
+
+
+def test_the_status_shows_what_the_api_server_has_of_bgp_and_the_mesh(franca: Checkout) -> None:
+    found = json.loads(franca.ok("lab", "status", "--json"))["clusters"][CLUSTER]["peering"]
+    assert found["bgp"] == ["AS 65001 to 192.168.0.1 AS 65001"]
+    assert found["advertised"] == ["PodCIDR", "Service, LoadBalancerIP"]
+    assert found["pools"] == ["site 192.168.0.240 to 192.168.0.250"]
+    assert "bgp AS 65001 to 192.168.0.1 AS 65001" in franca.ok("lab", "status")
