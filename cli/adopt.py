@@ -1,17 +1,14 @@
 """`fleet adopt`: what differs between the document and the real guests, and the lines that make them equal."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from cli import documents
-from cli.faults import Stop
+from cli.engine import opened
 from cli.screen import say, show_json, table
 from infra.violation import InvariantError
 from operations import adopt
-from operations.access import access
-from operations.engine import EngineError
 
 
 def run(folder: Path, site_id: str, *, as_json: bool) -> int:
@@ -24,22 +21,12 @@ def run(folder: Path, site_id: str, *, as_json: bool) -> int:
     if not any(guest.existing for guest in site.guests.values()):
         compared = adopt.Comparison(site_id=site_id, guests=())
     else:
-        compared = adopt.compare(site_id, site, _token(folder, site_id, site))
+        compared = adopt.compare(site_id, site, opened(folder, site_id, site).api_token)
     if as_json:
         show_json(as_plain(compared))
     else:
         show(compared)
     return 1 if compared.differences else 0
-
-
-def _token(folder: Path, site_id: str, site: Any) -> str:
-    program = shutil.which("pulumi")
-    if program is None:
-        raise Stop("found no pulumi on the PATH; expected the Pulumi CLI; docs/production.md, section 1")
-    try:
-        return access(Path(program), folder, site_id, site).api_token
-    except EngineError as error:
-        raise Stop(str(error)) from None
 
 
 def show(compared: adopt.Comparison) -> None:

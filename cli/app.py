@@ -31,6 +31,8 @@ app = typer.Typer(
 )
 lab = typer.Typer(cls=Group, help="Both sites on this one machine.", no_args_is_help=True)
 app.add_typer(lab, name="lab", rich_help_panel=None)
+vyos = typer.Typer(cls=Group, help="The routers of the sites.", no_args_is_help=True)
+app.add_typer(vyos, name="vyos", rich_help_panel=None)
 
 
 @app.command()
@@ -241,6 +243,39 @@ def topology(
 
 
 @app.command()
+def render(
+    site: Annotated[str | None, typer.Argument()] = None,
+    every: Annotated[bool, typer.Option("--all", help="All sites.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write the files below config/.")] = False,
+    compare: Annotated[bool, typer.Option("--check", help="Exit code 1 if a file is not what it would be.")] = False,
+    folder: Folder = None,
+) -> None:
+    """Print the router configuration of a site.
+
+    It comes from the documents, as files below config/vyos.
+    """
+    from cli import rendering
+
+    raise typer.Exit(rendering.run(folder, site, every=every, write=write, compare=compare))
+
+
+@vyos.command("diff")
+def vyos_diff(
+    site: str,
+    file: Annotated[str, typer.Argument(help="`show configuration commands`, or config.boot; - for standard input.")],
+    folder: Folder = None,
+) -> None:
+    """Compare a router's configuration with the documents.
+
+    Prints what to delete and then what to set, inside what is ours alone. Exit code 0: equal, 1: different,
+    2: cannot be compared. The file holds secrets; none of them is printed.
+    """
+    from cli import router
+
+    raise typer.Exit(router.diff(folder, site, file))
+
+
+@app.command()
 def backup(
     site: str,
     guest: Annotated[list[str] | None, typer.Option("--guest", help="Only this guest; repeatable.")] = None,
@@ -307,6 +342,7 @@ def up(
     sites: Annotated[list[str] | None, typer.Argument(metavar="[SITE]...")] = None,
     empty: Annotated[bool, typer.Option("--empty", help="Begin without the existing guests.")] = False,
     accept: Accept = None,
+    guard: Annotated[bool, typer.Option("--guard/--no-guard", help="Without: as a plain pulumi up.")] = True,
 ) -> None:
     """Bring sites up, all by default."""
     _read_meanwhile(sites)
@@ -314,7 +350,7 @@ def up(
 
     if accept and len(sites or ()) != 1:
         raise Stop("found --accept for several sites; expected one: a key belongs to one plan")
-    raise typer.Exit(session.up(console(), sites or None, empty=empty, accept=_reasons(accept)))
+    raise typer.Exit(session.up(console(), sites or None, empty=empty, accept=_reasons(accept), guard=guard))
 
 
 @lab.command()

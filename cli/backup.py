@@ -7,13 +7,12 @@ from datetime import datetime
 from pathlib import Path
 
 from cli import documents
+from cli.engine import opened
 from cli.faults import Stop
 from cli.screen import say, table
-from infra.config import Fleet, Site
+from infra.config import Fleet
 from infra.violation import InvariantError
 from operations import backup, evidence
-from operations.access import Access, access
-from operations.engine import EngineError
 from operations.evidence import CLOCK_SKEW, COVERS, FORM, Evidence
 
 _RECORD = re.compile(r"(?P<kind>[a-z-]+):(?P<what>[a-z0-9/-]+)=(?P<reference>.+)")
@@ -40,7 +39,7 @@ def run(folder: Path, site_id: str, guests: Sequence[str], records: Sequence[str
     outcomes = backup.back_up(
         site_id,
         site,
-        _access(folder, site_id, site),
+        opened(folder, site_id, site),
         guests=guests or site.guests,
         clusters=[] if guests else clusters,
         by=_person(),
@@ -117,12 +116,3 @@ def _person() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a user without a name
         return "unknown"
-
-
-def _access(folder: Path, site_id: str, site: Site) -> Access:
-    from cli.update import engine  # noqa: PLC0415  # what is only recorded needs no engine
-
-    try:
-        return access(engine().program, folder, site_id, site)
-    except EngineError as error:
-        raise Stop(str(error)) from None

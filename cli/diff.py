@@ -126,15 +126,21 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[Field]:
         yield Field(path=path, old=old, new=None, sides="old")
     elif old == new and type(old) is type(new):  # asked of leaves alone: in Python {"x": 1} equals {"x": True}
         return
-    elif MASK in (old, new):
+    elif _masked(old) or _masked(new):
         # It was or becomes secret: the side in plain text is not worth showing any more.
         yield Field(path=path, old=_hidden(old), new=_hidden(new), sides="both")
     else:
         yield Field(path=path, old=old, new=new, sides="both")
 
 
+def _masked(value: Any) -> bool:
+    """Whether a secret is a value, or lies in it."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return value == MASK or any(map(_masked, inner))
+
+
 def _hidden(value: Any) -> str:
-    return MASK if value == MASK else "(not secret)"
+    return MASK if _masked(value) else "(not secret)"
 
 
 def _under(path: str, key: str) -> str:

@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -90,12 +90,13 @@ def understood(code: int, out: str, err: str) -> SitePlan:
     """What `fleet plan --json` said: resources, or the judgement that forbids them."""
     try:
         said = json.loads(out)
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
-    if code == 0 and isinstance(said, list):
-        return SitePlan(resources={(one["type"], one["name"]): one for one in said})
-    if isinstance(said, dict) and said.get("violations"):
-        return SitePlan(faults=tuple(_line(one) for one in said["violations"]))
+    with suppress(KeyError, TypeError, AttributeError):  # another form, of another time: said below
+        if code == 0 and isinstance(said, list):
+            return SitePlan(resources={(one["type"], one["name"]): dict(one) for one in said})
+        if isinstance(said, dict) and said.get("violations"):
+            return SitePlan(faults=tuple(_line(one) for one in said["violations"]))
     last = [line.strip() for line in err.splitlines() if line.strip(" │╭╮╰╯─")]
     return SitePlan(faults=(f"its plan ended with exit code {code}: {last[-1] if last else 'no message'}",))
 
@@ -117,7 +118,10 @@ def _folder_of(revision: str) -> Iterator[tuple[Path, str]]:
     archive = _git("archive", "--format=tar", full).stdout
     with tempfile.TemporaryDirectory(prefix="fleet-diff-") as folder:
         with tarfile.open(fileobj=BytesIO(archive)) as packed:
-            packed.extractall(folder, filter="data")
+            try:
+                packed.extractall(folder, filter="data")
+            except tarfile.FilterError as error:
+                raise Stop(f"{revision}: {error}; expected no link that leads out of the folder") from None
         yield Path(folder), full[:12]
 
 

@@ -9,15 +9,17 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cli.documents import ROOT
 from cli.screen import say
 from lab.toolchain import PROGRAMS, bin_directory
+from lab.toolchain.cache import root as cache_root
 
 SCRIPTS = ROOT / "infra/k3s/scripts"
 # Scripts that the program concatenates behind the library, as `infra.k3s.cluster` does.
@@ -25,7 +27,9 @@ JOINED = (("server", "identity"),)
 PYTHON = (sys.executable, "-m")
 BIN = Path(sys.executable).parent
 NOTHING_COLLECTED = 5  # exit code of pytest
-MARGIN_S = 180  # kept for taking the lab down
+# They share no lab, so they run beside those that do: a lab waits for most of its time.
+WITH_A_LAB_OF_THEIR_OWN = ("k3s_standin", "nodes", "providers", "pve", "toolchain", "units", "import")
+MARGIN_S = 60  # kept for the longest test to end, and for taking the lab down
 LAB_AT_LEAST_S = 240  # below that the lab tests cannot begin
 TERM_S, KILL_S = 30, 10
 
@@ -87,14 +91,25 @@ def _lab(arguments: Sequence[str], began: float, budget: float, dropped: list[st
     if left < LAB_AT_LEAST_S:
         dropped.append("all tests of the lab")
         return 0
-    step = _pytest("tests in the lab", ["-m", "lab", *arguments])
     # Tests that would begin after the deadline are dropped by tests/conftest.py, which then names them.
     deadline = "" if budget == float("inf") else str(time.time() + left)
-    outcome = _run(step, left + MARGIN_S, {"FLEET_TEST_DEADLINE": deadline, "FLEET_TEST_DROPPED_FAIL": str(int(warm))})
-    if outcome.timed_out:
-        dropped.append("a part of the tests in the lab: they were ended")
-        return 0
-    return 0 if _good(step, outcome, arguments) else outcome.code
+    more = {"FLEET_TEST_DEADLINE": deadline, "FLEET_TEST_DROPPED_FAIL": str(int(warm))}
+    shared, beside = ["-m", "lab", *arguments], None
+    if all(argument.startswith("-") for argument in arguments):  # else they may name files
+        alone = [f"tests/lab/test_{name}.py" for name in WITH_A_LAB_OF_THEIR_OWN]
+        shared += ["tests/lab", *(f"--ignore={path}" for path in alone)]
+        beside = _pytest("tests of the lab's parts", ["-m", "lab", *arguments, *alone])
+    step = _pytest("tests in the lab", shared)
+    with _beside(beside, more) as other_ended:
+        began_lab = time.monotonic()
+        outcome = _run(step, left + MARGIN_S, more)
+        other = other_ended(max(TERM_S, left + MARGIN_S - (time.monotonic() - began_lab)))
+    for ran, seen in ((step, outcome), (beside, other)):
+        if seen.timed_out:
+            dropped.append("a part of the tests in the lab: they were ended")
+        elif ran is not None and not _good(ran, seen, arguments):
+            return seen.code
+    return 0
 
 
 def _good(step: Step, outcome: Outcome, arguments: Sequence[str]) -> bool:
@@ -105,7 +120,20 @@ def _good(step: Step, outcome: Outcome, arguments: Sequence[str]) -> bool:
 def _static_steps() -> Iterator[Step]:
     yield Step("format", (*PYTHON, "ruff", "format", "--check", "."))
     yield Step("lint", (*PYTHON, "ruff", "check", "."))
-    yield Step("types", (*PYTHON, "mypy", "--strict", "infra", "cli", "lab", "operations", "policy"))
+    yield Step(
+        "types",
+        (
+            *PYTHON,
+            "mypy",
+            "--strict",
+            f"--cache-dir={cache_root().parent / 'mypy'}",
+            "infra",
+            "cli",
+            "lab",
+            "operations",
+            "policy",
+        ),
+    )
     yield Step("imports", (str(BIN / "lint-imports"),))
     shellcheck = str(BIN / "shellcheck")
     library = (SCRIPTS / "lib.sh").read_text(encoding="utf-8")
@@ -160,13 +188,59 @@ def _run(step: Step, limit_s: float, more: dict[str, str] | None = None) -> Outc
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 stream.close()
-    code = process.returncode
-    took = time.monotonic() - began
-    verdict = "out of time" if timed_out else "ok" if code == 0 else f"failed (exit code {code})"
-    say(f"{step.name}: {verdict}, {took:.1f} s")
-    if code and output:
+    say(f"{step.name}: {_verdict(process.returncode, timed_out)}, {time.monotonic() - began:.1f} s")
+    if process.returncode and output:
         print(output, end="" if output.endswith("\n") else "\n", flush=True)
+    return _outcome(process.returncode, timed_out)
+
+
+def _verdict(code: int, timed_out: bool) -> str:
+    return "out of time" if timed_out else "ok" if code == 0 else f"failed (exit code {code})"
+
+
+def _outcome(code: int, timed_out: bool) -> Outcome:
+    """A signal that ended a step, and a time that was up, are failures like any."""
     return Outcome(code if code > 0 else 1 if code or timed_out else 0, timed_out)
+
+
+@contextmanager
+def _beside(step: Step | None, more: dict[str, str]) -> Iterator[Callable[[float], Outcome]]:
+    """Runs a step while the caller runs another; what is yielded waits for its end and prints its output then."""
+    if step is None:
+        yield lambda _: Outcome(0)
+        return
+    began = time.monotonic()
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(
+            step.command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **more},
+        )
+
+        def ended(limit_s: float) -> Outcome:
+            timed_out = False
+            try:
+                process.wait(None if limit_s == float("inf") else limit_s)
+            except subprocess.TimeoutExpired:
+                timed_out = True
+            finally:
+                _end(process)
+            say(f"--- {step.name}")
+            output.seek(0)
+            print(output.read(), end="", flush=True)
+            verdict = _verdict(process.returncode, timed_out)
+            say(f"{step.name}: {verdict}, at most {time.monotonic() - began:.1f} s")
+            return _outcome(process.returncode, timed_out)
+
+        try:
+            yield ended
+        finally:
+            _end(process)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -4,19 +4,19 @@ Leaves out judging (`operations.guard`) and the engine (`operations.engine`).
 """
 
 import contextlib
-import shutil
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from cli import documents
+from cli.engine import engine
 from cli.faults import Stop
 from cli.screen import say, show_json, table, warn
 from infra.acknowledged import OUTPUT
 from infra.config import Fleet
+from infra.violation import InvariantError
 from operations import faults, listing, update
-from operations.engine import Engine, EngineError, diagnostics, telling
+from operations.engine import EngineError, diagnostics, telling
 from operations.guard import AcceptError, as_json, parsed
 from operations.guard.stop import Stop as GuardStop
 
@@ -30,7 +30,7 @@ def preview(site_id: str, accept: tuple[str, ...], *, as_json_output: bool) -> i
         fleet = _fleet(site_id, as_json_output=as_json_output)
         if fleet is None:
             return 1
-        looked = update.look(engine(), site_id, fleet, given)
+        looked = update.look(engine(documents.ROOT), site_id, fleet, given)
     if as_json_output:
         show_json({"site": site_id, "clear": looked.clear, **_plain(looked)})
     else:
@@ -45,7 +45,8 @@ def up(site_id: str, accept: tuple[str, ...], *, yes: bool) -> int:
         fleet = _fleet(site_id, as_json_output=False)
         if fleet is None:
             return 1
-        runs = engine()
+        _refused_by_the_program(fleet, site_id)
+        runs = engine(documents.ROOT)
         looked = update.look(runs, site_id, fleet, given)
     show(site_id, looked)
     if not looked.clear:
@@ -77,6 +78,15 @@ def up(site_id: str, accept: tuple[str, ...], *, yes: bool) -> int:
     return 0
 
 
+def _refused_by_the_program(fleet: Fleet, site_id: str) -> None:
+    """The program would refuse after the question only. Raises InvariantError with everything it refuses."""
+    from infra.stack import gates  # noqa: PLC0415  # brings the Kubernetes SDK: 2 s
+
+    refused = list(gates(fleet, site_id))
+    if refused:
+        raise InvariantError(refused)
+
+
 def reasons(accept: tuple[str, ...]) -> dict[str, str]:
     """Reasons by key. Raises Stop for what is neither."""
     with _told():
@@ -90,21 +100,6 @@ def _told() -> Iterator[None]:
         yield
     except (AcceptError, EngineError) as error:
         raise Stop(str(error)) from error
-
-
-def engine() -> Engine:
-    """The pulumi of the PATH, else that of the toolchain, on the project's folder."""
-    found = shutil.which("pulumi")
-    if found is None:
-        from lab.toolchain import bin_directory  # noqa: PLC0415  # not needed where pulumi is installed
-
-        cached = bin_directory() / "pulumi"
-        if not cached.is_file():
-            raise Stop("found no pulumi; expected it on the PATH (docs/production.md, section 1)")
-        found = str(cached)
-    made = Engine(program=Path(found), folder=documents.ROOT)
-    made.check()
-    return made
 
 
 def show(site_id: str, looked: update.Looked) -> None:

@@ -31,9 +31,9 @@ def given(text: str, site_id: str) -> list[dict[str, str]]:
     """The entries of the variable, the latest last."""
     try:
         entries = json.loads(text or "[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         entries = None
-    if not isinstance(entries, list) or not all(_is_entry(entry) for entry in entries):
+    if not isinstance(entries, list) or not all(is_entry(entry) for entry in entries):
         fault = Violation(
             id="OPS-03",
             path=f"{site_id}.{VARIABLE}",
@@ -45,5 +45,5 @@ def given(text: str, site_id: str) -> list[dict[str, str]]:
     return [{field: entry[field] for field in FIELDS} for entry in entries[-KEPT_RUNS:]]
 
 
-def _is_entry(entry: object) -> bool:
+def is_entry(entry: object) -> bool:
     return isinstance(entry, dict) and all(isinstance(entry.get(field), str) for field in FIELDS)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,10 @@ from infra.stack import SECRETS
 from lab import PROJECT, LabError, control
 from lab.place import Place
 from operations import releases
+from operations.engine import follow, own_temporary_folder
 
 CONFIG_TIMEOUT_S = 120
 UPDATE_TIMEOUT_S = 3600
-STOP_PATIENCE_S = 60
 _DONE = re.compile(r"^ ?(?P<sign>\+|~|-|\+-|<) +(?P<type>\S+) (?P<name>\S+) (?P<what>created|updated|deleted|replaced)")
 _PLANNED = re.compile(
     r"^ ?(?:\+|~|-|\+-) +\S+ (?P<name>\S+) (?P<what>create|update|delete|replace)\b(?P<difference>( \[diff:[^\]]*\])?)"
@@ -85,8 +84,14 @@ class Engine:
                 self._quiet(["config", "set", kind, f"fleet:{key}", "--stack", site], stdin=value)
 
     def _quiet(self, arguments: list[str], stdin: str | None = None) -> str:
-        done = subprocess.run(
-            self._command(arguments),
+        done = self._fed(self._command(arguments), stdin)
+        if done.returncode:
+            raise LabError(f"pulumi {' '.join(arguments[:3])}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def _fed(self, command: list[str], stdin: str | None) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            command,
             input=stdin,
             env=self.environment(),
             capture_output=True,
@@ -94,17 +99,18 @@ class Engine:
             timeout=CONFIG_TIMEOUT_S,
             check=False,
         )
-        if done.returncode:
-            raise LabError(f"pulumi {' '.join(arguments[:3])}: {done.stderr.strip() or done.stdout.strip()}")
-        return done.stdout
 
     def _command(self, arguments: list[str]) -> list[str]:
         return [str(self.toolchain / "pulumi"), *arguments, "--cwd", str(self._place.work), "--non-interactive"]
 
-    def mend(self, site: str) -> None:
-        """Clears away what an engine that was killed left behind."""
+    def unlock(self, site: str) -> None:
+        """Makes a stack usable again whose engine was killed."""
         self._break_stale_locks(site)
         self._mend_cut_off_state(site)
+
+    def mend(self, site: str) -> None:
+        """Clears away all that an engine that was killed left behind: what must come before an update."""
+        self.unlock(site)
         self._forget_cut_off_creations(site)
 
     def run(
@@ -119,41 +125,22 @@ class Engine:
 
         On Ctrl-C the engine is asked to stop, and given time to write its state.
         """
-        if verb == "up":
-            self.mend(site)
-        else:
-            self._break_stale_locks(site)
-            self._mend_cut_off_state(site)
         extra = ["--yes", "--skip-preview"] if verb == "up" else []
         arguments = [verb, "--stack", site, "--suppress-permalink=true", "--color", "never", *extra, *more]
+        command = control.inside(self._place.root, self._command(arguments))
         log = self._place.logs / f"pulumi-{verb}-{site}.log"
-        with log.open("w") as file:
-            process = subprocess.Popen(
-                control.inside(self._place.root, self._command(arguments)),
-                env=self.environment() | dict(environment or {}),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                process_group=0,  # nsenter passes no signal on; its group reaches the engine
-            )
-            watchdog = threading.Timer(UPDATE_TIMEOUT_S, _end, [process])
-            watchdog.daemon = True
-            watchdog.start()
-            assert process.stdout is not None
-            try:
-                for line in process.stdout:
-                    file.write(line)
-                    file.flush()
-                    on_line(line.rstrip("\n"))
-                code = process.wait()
-                if code < 0:
-                    on_line(f"Diagnostics: pulumi was ended by {signal.Signals(-code).name}; run the update again")
-                return min(1, abs(code))
-            finally:
-                watchdog.cancel()
-                _end(process)
+        with own_temporary_folder(self._place.root) as folder, log.open("w") as file:
+
+            def keep(line: str) -> None:
+                file.write(f"{line}\n")
+                file.flush()
+                on_line(line)
+
+            given = {**self.environment(), **(environment or {}), **folder}
+            code = follow(command, given, keep, UPDATE_TIMEOUT_S)
+        if code < 0:
+            on_line(f"Diagnostics: pulumi was ended by {signal.Signals(-code).name}; run the update again")
+        return min(1, abs(code))
 
     def _mend_cut_off_state(self, site: str) -> None:
         """An engine killed while it wrote the state leaves half a file; the one before lies beside it as `.bak`."""
@@ -194,15 +181,8 @@ class Engine:
 
     def _forget_releases(self, packed: str) -> None:
         """In the lab's network, where the clusters are. The kubeconfigs go by standard input."""
-        done = subprocess.run(
-            control.inside(self._place.root, [sys.executable, "-P", "-m", "operations.releases"]),
-            input=packed,
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=CONFIG_TIMEOUT_S,
-            check=False,
-        )
+        command = control.inside(self._place.root, [sys.executable, "-P", "-m", "operations.releases"])
+        done = self._fed(command, packed)
         if done.returncode:
             said = done.stderr.strip().splitlines()[-1:] or ["no message"]
             raise LabError(f"the record of a cut-off Helm release could not be removed: {said[0]}")
@@ -220,17 +200,6 @@ def _is_json(file: Path) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def _end(process: "subprocess.Popen[str]") -> None:
-    """Asks the engine to stop, as Ctrl-C does, then insists."""
-    for number, patience_s in ((signal.SIGINT, STOP_PATIENCE_S), (signal.SIGKILL, STOP_PATIENCE_S)):
-        if process.poll() is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=patience_s)
 
 
 def telling(line: str) -> str | None:

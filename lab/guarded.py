@@ -1,10 +1,11 @@
 """The guard of production before each update of the lab: the same plan, the same stops, the same keys.
 
-Left out: a first update, since where the state holds nothing there is nothing to lose; and the demand for backups.
+Left out: a first update until it came to its end, since there is nothing to lose before; and the demand for backups.
 """
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from infra.acknowledged import VARIABLE
 from lab import LabError, control
@@ -29,10 +30,11 @@ def environment(
         within=lambda command: control.inside(place.root, command),
     )
     try:
-        if not (runs.export(site)["deployment"] or {}).get("resources"):
+        exported = runs.export(site)
+        if not _came_to_an_end(exported):
             return {}
         began = time.monotonic()
-        looked = update.look(runs, site, load_or_refuse(place.work), accept, backups=False)
+        looked = update.look(runs, site, load_or_refuse(place.work), accept, backups=False, exported=exported)
     except (AcceptError, production.EngineError) as error:
         raise LabError(str(error)) from error
     for note in looked.verdict.notes:
@@ -43,6 +45,12 @@ def environment(
         _stop(stop, site, say)
     say(f"guard: {len(looked.verdict.stops)} stops in {time.monotonic() - began:.0f} s")
     return {VARIABLE: update.record(looked)} if looked.clear else None
+
+
+def _came_to_an_end(exported: Mapping[str, Any]) -> bool:
+    """Whether an update of the stack ever did: the program's outputs are the last that it registers."""
+    resources = (exported["deployment"] or {}).get("resources") or ()
+    return any(one["type"] == update.STACK and one.get("outputs") for one in resources)
 
 
 def _stop(stop: Stop, site: str, say: Say) -> None:

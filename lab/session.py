@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -24,6 +25,7 @@ from lab.made_up import MadeUp, make, private_file
 from lab.mirror import build as build_mirror
 from lab.place import Place, here
 from lab.providers import install as install_plugins
+from operations.engine import complaints
 from operations.faults import remedies
 
 KUBECTL_TIMEOUT_S = 60
@@ -31,7 +33,12 @@ READY_TIMEOUT_S = 90
 
 
 def up(
-    console: Console, sites: list[str] | None, *, empty: bool = False, accept: Mapping[str, str] | None = None
+    console: Console,
+    sites: list[str] | None,
+    *,
+    empty: bool = False,
+    accept: Mapping[str, str] | None = None,
+    guard: bool = True,
 ) -> int:
     """Brings sites up, all of them by default; repeatable. A lab that this call started and could not finish ends.
 
@@ -45,7 +52,7 @@ def up(
             place.begin(empty)
         elif empty and not place.empty:
             raise LabError("this lab began with the existing guests; end it first: ./fleet lab down")
-        return _up(console, place, fleet, chosen, binaries, accept)
+        return _up(console, place, fleet, chosen, binaries, accept, guard=guard)
 
 
 def refresh(place: Place, fleet: Fleet, engine: Engine) -> None:
@@ -63,6 +70,8 @@ def _up(
     chosen: list[str],
     binaries: Path,
     accept: Mapping[str, str] | None,
+    *,
+    guard: bool,
 ) -> int:
     started = False
     try:
@@ -81,7 +90,7 @@ def _up(
         engine = Engine(place, binaries)
         for site in chosen:
             engine.prepare(site, made_up.config[site])
-            if code := _update(engine, "up", site, place, console, accept):
+            if code := _update(engine, "up", site, place, console, accept, guard=guard):
                 return code
             _write_kubeconfigs(place, engine, site)
     except KeyboardInterrupt:
@@ -201,9 +210,10 @@ def collect(place: Place, fleet: Fleet, engine: Engine, *, with_peering: bool = 
         items = _get(place, engine, file, "nodes")
         ready = [node["metadata"]["name"] for node in items if _condition(node, "Ready") == "True"]
         releases = _get(place, engine, file, "secrets", "-A", "-l", "owner=helm")
+        announced = any(secret["metadata"]["labels"]["name"] == "cilium" for secret in releases)
         clusters[cluster.name] = {
             "site": site_id,
-            "api": f"https://{cluster.api.vip or site.guests[cluster.servers[0]].address}:6443",
+            "api": yaml.safe_load(file.read_text())["clusters"][0]["cluster"]["server"],
             "nodes": len(items),
             "ready": ready,
             "releases": sorted(
@@ -211,8 +221,8 @@ def collect(place: Place, fleet: Fleet, engine: Engine, *, with_peering: bool = 
                 for secret in releases
                 if secret["metadata"]["labels"]["status"] != "superseded"
             ),
-            "vips": {key: str(vip) for key, vip in site.lb.vips if vip} if cluster.cni == "cilium" else {},
-            "lb_pool": str(site.lb.pool) if cluster.cni == "cilium" else None,
+            "vips": {key: str(vip) for key, vip in site.lb.vips if vip} if announced else {},
+            "lb_pool": str(site.lb.pool) if announced else None,
             "kubeconfig": str(file),
         }
         if with_peering:
@@ -270,14 +280,25 @@ def _collect_authorities(place: Place, fleet: Fleet) -> None:
 
 
 def _update(
-    engine: Engine, verb: str, site: str, place: Place, console: Console, accept: Mapping[str, str] | None = None
+    engine: Engine,
+    verb: str,
+    site: str,
+    place: Place,
+    console: Console,
+    accept: Mapping[str, str] | None = None,
+    *,
+    guard: bool = True,
 ) -> int:
     began = time.monotonic()
     if verb == "up":
         engine.mend(site)
-    given = guarded.environment(
-        engine, place, site, accept, lambda line: console.print(f"  {site}: {line}", highlight=False, markup=False)
-    )
+    else:
+        engine.unlock(site)
+    given: dict[str, str] | None = {}
+    if guard:
+        given = guarded.environment(
+            engine, place, site, accept, lambda line: console.print(f"  {site}: {line}", highlight=False, markup=False)
+        )
     if given is None:
         console.print(f"{site}: the guard stopped it; nothing was changed", highlight=False)
         return 1
@@ -291,7 +312,7 @@ def _update(
     console.print(f"pulumi {verb} -s {site}", highlight=False, style="bold")
     code = engine.run(verb, site, show, environment=given)
     if code:
-        console.print("\n".join(_diagnostics(tail)), highlight=False, markup=False)
+        console.print("\n".join(complaints(tail, NOISE)), highlight=False, markup=False)
         for remedy in remedies(tail):
             console.print(f"what to do: {remedy}", highlight=False, markup=False)
         console.print(
@@ -310,13 +331,6 @@ NOISE = (
     "Resource monitor has terminated",
     "error: update failed",
 )
-
-
-def _diagnostics(lines: list[str]) -> list[str]:
-    """What the engine says of a failure, without what it says at every run and without the outputs."""
-    start = next((i for i, line in enumerate(lines) if line.startswith("Diagnostics:")), max(0, len(lines) - 30))
-    stop = next((i for i, line in enumerate(lines) if i > start and line.startswith("Outputs:")), len(lines))
-    return [line for line in lines[start:stop] if not any(part in line for part in NOISE)]
 
 
 def _summary(lines: list[str]) -> str:

@@ -4,18 +4,20 @@ The engine decrypts both; they are never written, printed or put on a command li
 """
 
 import json
-import subprocess
-from collections.abc import Mapping
+import ssl
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+import urllib3
+from proxmoxer import ProxmoxAPI
 
 from infra.config import Site
 from infra.stack import API_TOKEN, SSH_PRIVATE_KEY
 from infra.violation import InvariantError, Violation
-from operations.engine import EngineError, explained
+from operations.engine import Engine
 
-TIMEOUT_S = 300
+CALL_TIMEOUT_S = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +29,9 @@ class Access:
     host_keys: dict[str, str]  # public, by guest
 
 
-def access(
-    program: Path, folder: Path, site_id: str, site: Site, environment: Mapping[str, str] | None = None
-) -> Access:
+def access(engine: Engine, site_id: str, site: Site) -> Access:
     """Raises EngineError if the engine does not answer, InvariantError for a secret that the stack lacks."""
-    config = _asked(program, folder, ["config", "--show-secrets", "--json", "--stack", site_id], site_id, environment)
+    config = engine.plain(site_id, ("config", "--json"))
     values = {key: str(config.get(f"fleet:{key}", {}).get("value", "")) for key in (API_TOKEN, SSH_PRIVATE_KEY)}
     missing = [key for key, value in values.items() if not value]
     if missing:
@@ -45,13 +45,32 @@ def access(
             )
             for key in missing
         )
-    state = _asked(program, folder, ["stack", "export", "--show-secrets", "--stack", site_id], site_id, environment)
-    seen = seen_host_keys(state)
+    seen = seen_host_keys(engine.plain(site_id, ("stack", "export")))
     keys = {name: guest.ssh_host_key or seen.get(name, "") for name, guest in site.guests.items()}
     return Access(
         api_token=values[API_TOKEN],
         private_key=values[SSH_PRIVATE_KEY],
         host_keys={name: key for name, key in keys.items() if key},
+    )
+
+
+def connect(site: Site, api_token: str) -> ProxmoxAPI:
+    """The API of the site's Proxmox; nothing is sent yet. Raises ValueError for a token that is none."""
+    login, _, secret = api_token.partition("=")
+    user, _, name = login.partition("!")
+    if not (user and name and secret):
+        raise ValueError("no token of the form user@realm!name=uuid")
+    urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # verify_tls is the document's decision
+    place = urlsplit(site.proxmox.endpoint)
+    return ProxmoxAPI(
+        place.hostname,
+        port=place.port or 443,
+        user=user,
+        token_name=name,
+        token_value=secret,
+        # The system's authorities, or those of SSL_CERT_FILE; the library alone would take its own.
+        verify_ssl=(ssl.get_default_verify_paths().cafile or True) if site.proxmox.verify_tls else False,
+        timeout=CALL_TIMEOUT_S,
     )
 
 
@@ -68,27 +87,3 @@ def seen_host_keys(state: dict[str, Any]) -> dict[str, str]:
         if isinstance(output, str) and output.strip():
             keys[name.removeprefix("guest-").removesuffix("-contact")] = output.strip()
     return keys
-
-
-def _asked(
-    program: Path, folder: Path, arguments: list[str], site_id: str, environment: Mapping[str, str] | None
-) -> dict[str, Any]:
-    what = f"pulumi {' '.join(arguments[:2])}"
-    try:
-        done = subprocess.run(
-            [str(program), *arguments, "--cwd", str(folder), "--non-interactive"],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise EngineError(f"found no program {program}; expected the pulumi CLI") from None
-    except subprocess.TimeoutExpired:
-        raise EngineError(f"{what}: no answer within {TIMEOUT_S} s") from None
-    if done.returncode:
-        raise EngineError(explained(site_id, what, done.stderr))  # never its output: that would be the secrets
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer

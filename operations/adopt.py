@@ -6,15 +6,12 @@ update. Whatever a guest's config does not hold is not compared.
 """
 
 import re
-import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface
 from typing import Any
-from urllib.parse import urlsplit
 
 import requests
-import urllib3
 import yaml
 from proxmoxer import ProxmoxAPI
 from proxmoxer.core import AuthenticationError, ResourceException
@@ -22,8 +19,8 @@ from proxmoxer.core import AuthenticationError, ResourceException
 from infra.config import Lxc, Site, Vm
 from infra.config.loading import SITE_KEY
 from infra.violation import InvariantError, Violation
+from operations.access import CALL_TIMEOUT_S, connect
 
-CALL_TIMEOUT_S = 30
 WHOLE_GIB = "grow the disk to whole GiB: the document has no smaller unit"
 _UNITS_GIB = {"K": 1 / 1024**2, "M": 1 / 1024, "G": 1, "T": 1024}
 _DISK = re.compile(r"(ide|sata|scsi|virtio)(\d+)")
@@ -63,31 +60,11 @@ class Comparison:
         )
 
 
-def connect(site: Site, api_token: str) -> ProxmoxAPI:
-    """The API of the site's Proxmox; nothing is sent yet. Raises ValueError for a token that is none."""
-    login, _, secret = api_token.partition("=")
-    user, _, name = login.partition("!")
-    if not (user and name and secret):
-        raise ValueError("no token of the form user@realm!name=uuid")
-    place = urlsplit(site.proxmox.endpoint)
-    return ProxmoxAPI(
-        place.hostname,
-        port=place.port or 443,
-        user=user,
-        token_name=name,
-        token_value=secret,
-        # The system's authorities, or those of SSL_CERT_FILE; the library alone would take its own.
-        verify_ssl=(ssl.get_default_verify_paths().cafile or True) if site.proxmox.verify_tls else False,
-        timeout=CALL_TIMEOUT_S,
-    )
-
-
 def compare(site_id: str, site: Site, api_token: str) -> Comparison:
     """Raises InvariantError where Proxmox does not answer, or does not have the guests."""
     existing = [guest for guest in site.guests.values() if guest.existing]
     if not existing:
         return Comparison(site_id=site_id, guests=())
-    urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # verify_tls is the document's decision
     try:
         api = connect(site, api_token)
     except ValueError as error:

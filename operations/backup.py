@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import urlsplit
 
 import asyncssh
 import requests
@@ -20,13 +19,12 @@ from proxmoxer.core import AuthenticationError, ResourceException
 
 from infra import remote
 from infra.config import Cluster, Guest, Site, Vm
-from operations.access import Access
+from operations.access import Access, connect
 from operations.evidence import FORM, Evidence
 
 PREFIX = "fleet-"  # of the names of our snapshots
 MANY = 5  # snapshots of ours on one guest; each makes its disks slower and larger
 TASK_TIMEOUT_S = 600
-CALL_TIMEOUT_S = 30
 SSH_TIMEOUT_S = 20
 SAVE_TIMEOUT_S = 330
 SAVE_ETCD = """\
@@ -81,7 +79,7 @@ def back_up(
         what = f"guest/{name}"
         say(f"{what}: Proxmox snapshot")
         try:
-            api = api or connect(site, access.api_token)
+            api = api or _proxmox(site, access)
             outcomes.append(_kept(_guest(api, site_id, site.guests[name], now), by, now, keep))
         except (_Failed, ResourceException, AuthenticationError, requests.RequestException) as error:
             outcomes.append(Outcome(what=what, remark=_told(error)))
@@ -93,25 +91,18 @@ def back_up(
             outcomes.append(_kept((what, "etcd-snapshot", reference, ""), by, now, keep))
         except _Failed as error:
             outcomes.append(Outcome(what=what, remark=str(error)))
+        except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError):  # its text may quote the key
+            outcomes.append(
+                Outcome(what=what, remark="fleet:sshPrivateKey is no private key without a passphrase; set it again")
+            )
     return outcomes
 
 
-def connect(site: Site, api_token: str) -> ProxmoxAPI:
-    """The API of the site's Proxmox. Raises _Failed for a token that is none."""
-    login, _, secret = api_token.partition("=")
-    user, _, name = login.partition("!")
-    if not (user and name and secret):
-        raise _Failed("fleet:proxmoxApiToken is no token; expected user@realm!name=uuid; set it again")
-    place = urlsplit(site.proxmox.endpoint)
-    return ProxmoxAPI(
-        place.hostname,
-        port=place.port or 443,
-        user=user,
-        token_name=name,
-        token_value=secret,
-        verify_ssl=site.proxmox.verify_tls,
-        timeout=CALL_TIMEOUT_S,
-    )
+def _proxmox(site: Site, access: Access) -> ProxmoxAPI:
+    try:
+        return connect(site, access.api_token)
+    except ValueError:
+        raise _Failed("fleet:proxmoxApiToken is no token; expected user@realm!name=uuid; set it again") from None
 
 
 def _kept(
@@ -190,7 +181,10 @@ async def _etcd(site: Site, cluster: Cluster, access: Access) -> str:
 async def _saved(guest: Guest, access: Access) -> str:
     if guest.name not in access.host_keys:
         raise _Failed("its host key is neither in the document nor in the state: no update has reached it yet")
-    pinned = asyncssh.import_known_hosts(f"{guest.address} {access.host_keys[guest.name]}\n")
+    try:
+        pinned = asyncssh.import_known_hosts(f"{guest.address} {access.host_keys[guest.name]}\n")
+    except ValueError:
+        raise _Failed("its host key, in the document or the state, is none that OpenSSH knows: correct it") from None
     async with asyncio.timeout(SSH_TIMEOUT_S + SAVE_TIMEOUT_S):
         async with asyncssh.connect(
             str(guest.address),

@@ -11,8 +11,9 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +23,7 @@ QUICK_TIMEOUT_S = 300
 PREVIEW_TIMEOUT_S = 1800
 UPDATE_TIMEOUT_S = 4 * 3600
 STOP_PATIENCE_S = 60
+_FOLDER = "fleet-engine-"
 # What the engine says, and what the person can do. The first that matches; the engine's own words follow.
 _CURES = (
     (
@@ -100,8 +102,10 @@ class Engine:
         done = self._ran(["preview", "--json", "--stack", site], site, environment, PREVIEW_TIMEOUT_S, check=False)
         try:
             document = json.loads(done.stdout)
-        except ValueError:
-            raise self._error(site, "preview", done) from None
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            raise self._error(site, "preview", done)
         return Previewed(document=document, failed=done.returncode != 0)
 
     def export(self, site: str) -> dict[str, Any]:
@@ -111,7 +115,11 @@ class Engine:
 
     def plain(self, site: str, arguments: Sequence[str]) -> dict[str, Any]:
         """What a command prints with its secrets in plain text: for comparisons in memory, never shown or kept."""
-        found: dict[str, Any] = json.loads(self._ran([*arguments, "--show-secrets", "--stack", site], site).stdout)
+        done = self._ran([*arguments, "--show-secrets", "--stack", site], site, check=False)
+        if done.returncode:
+            done.stdout = ""  # that would be the secrets
+            raise self._error(site, " ".join(arguments[:2]), done)
+        found: dict[str, Any] = json.loads(done.stdout)
         return found
 
     def restore(self, site: str, exported: dict[str, Any]) -> None:
@@ -127,28 +135,9 @@ class Engine:
     def up(self, site: str, on_line: Callable[[str], None], environment: Mapping[str, str] | None = None) -> int:
         """Updates a stack without a further preview; returns the exit code. On Ctrl-C the engine is asked to stop."""
         arguments = ["up", "--stack", site, "--skip-preview", "--yes", "--suppress-permalink=true", "--color", "never"]
-        process = subprocess.Popen(
-            self._command(arguments),
-            env=self._environment(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            process_group=0,  # a terminal's Ctrl-C must reach it once: twice makes it drop its work
-        )
-        watchdog = threading.Timer(UPDATE_TIMEOUT_S, _end, [process])
-        watchdog.daemon = True
-        watchdog.start()
-        assert process.stdout is not None
-        try:
-            with process.stdout as lines:
-                for line in lines:
-                    on_line(line.rstrip("\n"))
-            return process.wait()
-        finally:
-            watchdog.cancel()
-            _end(process)
+        with own_temporary_folder() as folder:
+            given = self._environment({**(environment or {}), **folder})
+            return follow(self._command(arguments), given, on_line, UPDATE_TIMEOUT_S)
 
     def _environment(self, more: Mapping[str, str] | None) -> dict[str, str]:
         given = os.environ if self.environment is None else self.environment
@@ -168,17 +157,18 @@ class Engine:
         check: bool = True,
     ) -> "subprocess.CompletedProcess[str]":
         try:
-            done = subprocess.run(
-                self._command(arguments),
-                env=self._environment(environment),
-                input=stdin,
-                stdin=subprocess.DEVNULL if stdin is None else None,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=timeout_s,
-                check=False,
-            )
+            with own_temporary_folder() as folder:
+                done = subprocess.run(
+                    self._command(arguments),
+                    env=self._environment({**(environment or {}), **folder}),
+                    input=stdin,
+                    stdin=subprocess.DEVNULL if stdin is None else None,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=timeout_s,
+                    check=False,
+                )
         except FileNotFoundError:
             raise EngineError(f"found no program {self.program}; expected the pulumi CLI (fleet toolchain)") from None
         except subprocess.TimeoutExpired:
@@ -189,6 +179,76 @@ class Engine:
 
     def _error(self, site: str, what: str, done: "subprocess.CompletedProcess[str]") -> EngineError:
         return EngineError(explained(site, f"pulumi {what}", f"{done.stderr}\n{done.stdout}"))
+
+
+def follow(
+    command: Sequence[str], environment: Mapping[str, str], on_line: Callable[[str], None], limit_s: float
+) -> int:
+    """Runs an engine and passes each line on; the exit code, negative where a signal ended it.
+
+    On Ctrl-C and when the time is up the engine is asked to stop, and given time to write its state.
+    """
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        # A terminal's Ctrl-C must reach the engine once: twice makes it drop its work. And what wraps it, such as
+        # nsenter, may pass no signal on: the group reaches the engine.
+        process_group=0,
+    )
+    watchdog = threading.Timer(limit_s, _end, [process])
+    watchdog.daemon = True
+    watchdog.start()
+    assert process.stdout is not None
+    try:
+        with process.stdout as lines:
+            for line in lines:
+                on_line(line.rstrip("\n"))
+        return process.wait()
+    finally:
+        watchdog.cancel()
+        _end(process)
+
+
+@contextlib.contextmanager
+def own_temporary_folder(within: Path | None = None) -> Iterator[dict[str, str]]:
+    """What to add to an engine's environment: the kubernetes provider writes kubeconfigs, tokens included, into the
+    folder of temporary files and leaves them there. This one goes with the run.
+
+    So do the plugins of an engine that was killed. They outlive it and carry on with what they were asked for: a Helm
+    record that such a plugin writes late would stand in the way of the next update.
+    """
+    above = Path(tempfile.gettempdir() if within is None else within).absolute()
+    _end_orphans(above)
+    with tempfile.TemporaryDirectory(prefix=_FOLDER, dir=above, ignore_cleanup_errors=True) as folder:
+        try:
+            yield {"TMPDIR": folder}
+        finally:
+            _end_orphans(above)
+
+
+def _end_orphans(above: Path) -> None:
+    """Ends plugins below whose temporary folder no engine runs any more, those of this user alone."""
+    prefix = f"TMPDIR={above / _FOLDER}".encode()
+    running: dict[bytes, list[tuple[int, bytes]]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # it ended meanwhile, or is somebody else's
+            name = (entry / "cmdline").read_bytes().split(b"\0")[0].rpartition(b"/")[2]
+            if name.startswith(b"pulumi"):
+                for variable in (entry / "environ").read_bytes().split(b"\0"):
+                    if variable.startswith(prefix):
+                        running.setdefault(variable, []).append((int(entry.name), name))
+    for processes in running.values():
+        if all(name != b"pulumi" for _, name in processes):
+            for process, _ in processes:
+                with contextlib.suppress(OSError):
+                    os.kill(process, signal.SIGKILL)
 
 
 def explained(site: str, what: str, text: str) -> str:
@@ -216,12 +276,29 @@ def telling(line: str) -> str | None:
     return f"{done['what']} {done['name']}" + (f" ({seconds[1]})" if seconds else "")
 
 
+def without_cancellations(lines: Sequence[str]) -> list[str]:
+    """Lines without the tracebacks of what a failed step cut off: the program's registrations that waited beside it."""
+    kept = list(lines)
+    ends = [at for at, line in enumerate(kept) if line.strip() == "Exception: context canceled"]
+    for end in reversed(ends):
+        start = next((at for at in range(end, -1, -1) if kept[at].strip().startswith("error:")), None)
+        if start is not None and any("Traceback" in line for line in kept[start:end]):
+            del kept[start : end + 1]
+    return kept
+
+
+def complaints(lines: Sequence[str], noise: Sequence[str]) -> list[str]:
+    """The engine's diagnostics with their head, without outputs, cancellations and lines that hold some of `noise`."""
+    lines = without_cancellations(lines)
+    start = next((at for at, line in enumerate(lines) if line.startswith("Diagnostics:")), max(0, len(lines) - 30))
+    stop = next((at for at, line in enumerate(lines) if at > start and line.startswith("Outputs:")), len(lines))
+    return [line for line in lines[start:stop] if not any(part in line for part in noise)]
+
+
 def diagnostics(lines: Sequence[str]) -> list[str]:
     """What an update that failed says of it, without what it says at every run."""
     noise = (": using pulumi-", "expected to have version", "info: ", "warning: ", "update failed")
-    start = next((at for at, line in enumerate(lines) if line.startswith("Diagnostics:")), max(0, len(lines) - 30))
-    stop = next((at for at, line in enumerate(lines) if at > start and line.startswith("Outputs:")), len(lines))
-    return [line for line in lines[start + 1 : stop] if line.strip() and not any(part in line for part in noise)]
+    return [line for line in complaints(lines, noise)[1:] if line.strip()]
 
 
 def _end(process: "subprocess.Popen[str]") -> None:

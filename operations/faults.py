@@ -38,6 +38,11 @@ _KNOWN = tuple(
             "and change nothing by force meanwhile; " + _AGAIN,
         ),
         (
+            r"reboot_after_update is off",
+            "a change that waits for a restart, such as memory or cores, stands beside one of a disk: make them in two "
+            "updates, and restart the guest in its turn between them",
+        ),
+        (
             r"No space left on device|[Ii]nsufficient free space|not enough (?:free )?space",
             "the storage named above is full: free space there (old backups, unused disks) or grow it, " + _AGAIN,
         ),
@@ -48,7 +53,7 @@ _KNOWN = tuple(
         (
             r"HTTP 401|failed to authenticate|authentication failure|invalid PVE ticket|no such token|token expired",
             "Proxmox does not accept the credential: it expired or was revoked. Make a new one and store it with "
-            "pulumi config set --secret fleet:proxmox_api_token (or fleet:proxmox_root_password); " + _AGAIN,
+            "pulumi config set --secret fleet:proxmoxApiToken (or fleet:proxmoxRootPassword); " + _AGAIN,
         ),
         (
             r"HTTP 403",

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from infra.acknowledged import FIELDS, KEPT_RUNS, OUTPUT, VARIABLE
+from infra.acknowledged import KEPT_RUNS, OUTPUT, VARIABLE, is_entry
 from infra.config import Fleet
 from infra.violation import InvariantError, Violation
 from operations import evidence, releases
@@ -44,17 +44,30 @@ class Looked:
 
 
 def look(
-    engine: Engine, site_id: str, fleet: Fleet, accept: Mapping[str, str] | None = None, *, backups: bool = True
+    engine: Engine,
+    site_id: str,
+    fleet: Fleet,
+    accept: Mapping[str, str] | None = None,
+    *,
+    backups: bool = True,
+    exported: dict[str, Any] | None = None,
 ) -> Looked:
-    """Previews a site and judges the plan; `backups`: whether guests with state need a recorded one.
+    """Previews a site and judges the plan; `backups`: whether guests with state need a recorded one; `exported`: the
+    state, where the caller has it already.
 
     Raises EngineError where there is no plan, AcceptError for a wrong key, InvariantError for a faulty record.
     """
-    exported = engine.export(site_id)
+    exported = engine.export(site_id) if exported is None else exported
     seen = stamp(exported, engine.folder)
     runs = recorded(exported)
     previewed = engine.preview(site_id, {VARIABLE: _text(runs)})
-    plan = read(previewed.document, exported)
+    try:
+        plan = read(previewed.document, exported)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise EngineError(
+            f"{site_id}: the engine's plan or state is in no form that the guard knows ({type(error).__name__}); "
+            "nothing was changed: compare pulumi version with the one of docs/production.md, section 1"
+        ) from error
     verdict = judge(
         plan,
         fleet,
@@ -125,7 +138,7 @@ def recorded(exported: Mapping[str, Any]) -> list[dict[str, str]]:
     for resource in (exported.get("deployment") or {}).get("resources") or ():
         if resource.get("type") == STACK:
             runs = at(resource.get("outputs") or {}, f"{OUTPUT}.runs")
-            return [run for run in runs or () if isinstance(run, dict) and set(FIELDS) <= run.keys()][-KEPT_RUNS:]
+            return [run for run in runs if is_entry(run)][-KEPT_RUNS:] if isinstance(runs, list) else []
     return []
 
 

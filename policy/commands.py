@@ -11,7 +11,7 @@ TEXTS = ("create", "update", "delete", "stdin")
 DESTRUCTIVE = re.compile(
     r"k3s(-agent)?-uninstall|k3s-killall|--cluster-reset"
     r"|\betcdctl\b[^\n]*\bremove\b|\betcd\s+member\s+remove\b|\bmember\s+remove\b"
-    r"|\brm\s+(-\S+\s+)*[\"']?/(var/lib/rancher|etc/rancher|var/lib/kubelet)(?![\w.-])"
+    r"|\brm\s([^\n;&|#]{0,400}\s)?[\"']?/+(var/lib/rancher|etc/rancher|var/lib/kubelet)(?![\w.-])"
     r"|\b(qm|pct)\s+(destroy|rollback)\b|\b(zpool|zfs)\s+destroy\b|\b(lv|vg|pv)remove\b|\bwipefs\b|\bmkfs\b"
     r"|\bhelm\s+(uninstall|delete)\b|\bkubectl\s+drain\b|\bdrbdadm\s+(down|wipe-md)\b|\blinstor\s+\S+\s+delete\b"
 )

@@ -1,6 +1,7 @@
 """Secrets: that what is one is marked as one, so that state, previews and logs hide it."""
 
 import base64
+import contextlib
 import re
 from collections.abc import Iterator
 
@@ -59,4 +60,5 @@ def _decoded(value: str) -> Iterator[str]:
     """PEM texts that stand in base64, as charts and kubeconfigs want them."""
     for found in ENCODED_PEM.findall(value):
         whole = found.rstrip("=")[:100]
-        yield base64.b64decode(whole[: len(whole) // 4 * 4]).decode(errors="replace")
+        with contextlib.suppress(ValueError):  # it only looks like base64
+            yield base64.b64decode(whole[: len(whole) // 4 * 4]).decode(errors="replace")

@@ -3,11 +3,19 @@
 from ipaddress import IPv4Address, IPv4Network
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from infra.config.base import AddressRange, Asn, Hostname, MachineAddress, Model, Mtu, NonEmpty, Port, Server
 
 Cidr = IPv4Network
+Interface = Annotated[str, Field(pattern=r"^[a-z][a-z0-9.]{0,14}$")]
+FirewallName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,27}$")]
+
+
+def _known_line(version: object) -> object:
+    if version in ("1.2", "1.3"):
+        raise ValueError("1.4 or 1.5, since older ones have other configuration paths: upgrade the router first")
+    return version
 
 
 class Network(Model):
@@ -35,6 +43,21 @@ class Network(Model):
     """Storage network of LINSTOR; never routed between sites."""
 
 
+class Zones(Model):
+    """The site's own zones and chains on a router with zones. Tunnels get a zone `FLEET` beside them."""
+
+    lan: FirewallName
+    """Zone of the LAN."""
+    local: FirewallName
+    """Zone of the router itself."""
+    wan_to_local: FirewallName
+    """Chain between the outside and the router; gets a rule for WireGuard."""
+    lan_to_local: FirewallName
+    """Chain between LAN and router; gets a rule for BGP."""
+    wan_to_lan: FirewallName
+    """Chain between the outside and the LAN; gets a rule for forwarded ports."""
+
+
 class Vyos(Model):
     """The site's border router. The program renders its configuration and never applies it unasked."""
 
@@ -42,10 +65,16 @@ class Vyos(Model):
     """Address in the LAN: gateway of the guests and BGP peer of Cilium."""
     public_address: MachineAddress | None
     """Fixed public address; none where it is dynamic."""
-    version: Annotated[str, Field(pattern=r"^1\.[3-5]$")]
+    version: Annotated[Literal["1.4", "1.5"], BeforeValidator(_known_line)]
     """VyOS release line, which decides the configuration paths."""
+    wan_interface: Interface
+    """Interface to the outside, where peers dial."""
+    lan_interface: Interface
+    """Interface in the LAN."""
     firewall: Literal["zones", "chains"]
-    """Firewall model in use."""
+    """Firewall model in use: zones, or rules in the base chains alone. With zones both judge a packet."""
+    zones: Zones | None = None
+    """Names of zones and chains; with `zones` alone."""
     apply: bool = False
     """Let the program apply rendered configuration."""
     backup_ref: NonEmpty | None = None
@@ -56,7 +85,7 @@ class WireGuard(Model):
     """This site's end of the tunnels; their addresses stand in `common.tunnels`."""
 
     listen_port: Port
-    """UDP port."""
+    """UDP port of wg0; wgN listens N above it."""
     endpoint: IPv4Address | Hostname | None
     """Where peers dial; none where the address is dynamic."""
     dynamic: bool = False
@@ -69,6 +98,10 @@ class WireGuard(Model):
     """Route the LANs of the sites through the tunnel (nodes must reach each other)."""
     allow_admin_ssh: bool = False
     """Let SSH through the tunnel for administration."""
+
+    def port_of(self, interface: str) -> int:
+        """UDP port of one tunnel: two interfaces cannot share one."""
+        return self.listen_port + int(interface.removeprefix("wg"))
 
 
 class Bgp(Model):

@@ -98,6 +98,20 @@ def values_do_not_contradict(fleet: Fleet) -> Iterator[Finding]:
         if site.bgp.hold_time_s < 3 * site.bgp.keepalive_s:
             expected = f"at least three keepalives of {site.bgp.keepalive_s} s"
             yield Finding(f"{site_id}.bgp.hold_time_s", site.bgp.hold_time_s, expected, "correct one of the two")
+        yield from _router(site_id, site)
+
+
+def _router(site_id: str, site: Site) -> Iterator[Finding]:
+    vyos, path = site.vyos, f"{site_id}.vyos"
+    if (vyos.zones is not None) != (vyos.firewall == "zones"):
+        found = "nothing with firewall: zones" if vyos.zones is None else f"zones with firewall: {vyos.firewall}"
+        yield Finding(f"{path}.zones", found, "names of zones exactly when firewall is zones", "correct one of the two")
+    if vyos.wan_interface == vyos.lan_interface:
+        expected = "another interface than that of the LAN"
+        yield Finding(f"{path}.wan_interface", vyos.wan_interface, expected, "correct one of the two")
+    for key, name in vyos.zones or ():
+        if name.upper().startswith("FLEET"):
+            yield Finding(f"{path}.zones.{key}", name, "a name of the site's own", "FLEET begins names of this program")
 
 
 @rule("DOC-08", level=Level.WARN, source="")

@@ -58,7 +58,7 @@ def one_tunnel_for_a_pair(fleet: Fleet) -> Iterator[Finding]:
 
 @rule("NET-04", source=PLAN)
 def tunnel_end_can_be_dialled(fleet: Fleet) -> Iterator[Finding]:
-    """One end of a tunnel has an endpoint; an end without one is dynamic and dials itself."""
+    """One end of a tunnel has an endpoint, and the other end's router can dial it; one without is dynamic and dials."""
     tunnelled = _tunnelled(fleet)
     for site_id, site in fleet.sites.items():
         if site_id in tunnelled and site.wireguard.endpoint is None and not site.wireguard.dynamic:
@@ -69,6 +69,21 @@ def tunnel_end_can_be_dialled(fleet: Fleet) -> Iterator[Finding]:
         if all(end is not None and end.wireguard.dynamic for end in ends):
             found = f"{' and '.join(tunnel.ends)}, both dynamic"
             yield Finding(f"common.tunnels.{index}.ends", found, "one end that can be dialled", "fix an endpoint")
+        for near, far in (tuple(tunnel.ends), tuple(reversed(tunnel.ends))):
+            yield from _undiallable(fleet, tunnel.interface, near, far)
+
+
+def _undiallable(fleet: Fleet, interface: str, near: str, far: str) -> Iterator[Finding]:
+    if near not in fleet.sites or far not in fleet.sites:
+        return
+    router, wireguard = fleet.sites[near].vyos, fleet.sites[far].wireguard
+    if isinstance(wireguard.endpoint, str) and not wireguard.dynamic and router.version == "1.4":
+        found = f"the name {wireguard.endpoint}, which the router of {near} with VyOS 1.4 cannot dial"
+        remedy = f"give the address, or upgrade the router of {near} to 1.5"
+        yield Finding(f"{far}.wireguard.endpoint", found, "an IPv4 address", remedy)
+    if wireguard.port_of(interface) > 65535:
+        found = f"{wireguard.listen_port}, which leaves {interface} the port {wireguard.port_of(interface)}"
+        yield Finding(f"{far}.wireguard.listen_port", found, "a port with room for each tunnel", "choose a lower one")
 
 
 @rule("NET-06", source=PLAN)
@@ -103,7 +118,7 @@ def mesh_nodes_reach_each_other(fleet: Fleet) -> Iterator[Finding]:
 
 @rule("NET-14", source=PLAN)
 def packets_fit_the_tunnel(fleet: Fleet) -> Iterator[Finding]:
-    """A tunnel has one MTU at both ends, which fits the WAN around it and the LANs behind it; Pods stay below it."""
+    """A tunnel has one MTU at both ends that fits WAN and LANs; Pods stay below it; routers let nodes reach nodes."""
     tunnelled = _tunnelled(fleet)
     for site_id, site in fleet.sites.items():
         mtu, path = site.wireguard.mtu, f"{site_id}.wireguard.mtu"

@@ -175,22 +175,24 @@ class SitePve:
 
     def config(self, name: str) -> dict[str, Any]:
         """All that Proxmox has of a guest: its config, what waits for a restart, and where and how it runs."""
-        raw = next((one for one in self._all() if one.name == name), None)
-        if raw is None:
-            raise LabError(f"no guest {name} on the Proxmox of {self.site}")
+        raw = self._named(name)
         return {**raw.config, "pending": dict(raw.pending), "node": raw.node, "status": raw.status}
 
     def set_config(self, name: str, values: Mapping[str, str | int | None]) -> None:
         """What a person changes by hand; None takes an option away."""
-        raw = next((one for one in self._all() if one.name == name), None)
-        if raw is None:
-            raise LabError(f"no guest {name} on the Proxmox of {self.site}")
+        raw = self._named(name)
         for key, value in values.items():
             if value is None:
                 raw.config.pop(key, None)
             else:
                 raw.config[key] = value
         self._save()
+
+    def _named(self, name: str) -> Any:
+        raw = next((one for one in self._all() if one.name == name), None)
+        if raw is None:
+            raise LabError(f"no guest {name} on the Proxmox of {self.site}")
+        return raw
 
     async def discard(self, vmid: int) -> None:
         """Removes a guest with its disks, as an operator does with one that was left half made."""

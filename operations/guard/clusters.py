@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from infra.k3s.settings import DEFAULT_FLANNEL
 from operations.guard.known import COMMAND, K3S, Node, node, quorum, sections
-from operations.guard.plan import DELETE, REPLACE, UPDATE, Resource, Step, types_of
+from operations.guard.plan import DELETE, REPLACE, UPDATE, Resource, Step, name_of, types_of
 from operations.guard.situation import Situation
 from operations.guard.stop import Stop
 
@@ -43,7 +43,7 @@ def _frozen(now: Situation, before: Node, then: Node) -> Iterator[Stop]:
             yield Stop(
                 rule="GRD-03" if key == "node-name" else "GRD-04",
                 urn=before.urn,
-                name=before.urn.rsplit("::", 1)[-1],
+                name=name_of(before.urn),
                 field=key,
                 old=old,
                 new=new,
@@ -76,7 +76,7 @@ def _version(before: Node, then: Node) -> Iterator[Stop]:
     said = {
         "rule": "GRD-07",
         "urn": before.urn,
-        "name": before.urn.rsplit("::", 1)[-1],
+        "name": name_of(before.urn),
         "field": "k3s_version",
         "old": before.version,
         "new": then.version,
@@ -123,7 +123,7 @@ def _servers(now: Situation) -> Iterator[Stop]:
             yield Stop(
                 rule="GRD-05",
                 urn=first.urn,
-                name=first.urn.rsplit("::", 1)[-1],
+                name=name_of(first.urn),
                 field="first server",
                 old=first.name,
                 new=made.name if made else None,
@@ -152,7 +152,7 @@ def _server_gone(now: Situation, server: Node, *, first: bool) -> Stop:
     return Stop(
         rule="GRD-05",
         urn=server.urn,
-        name=server.urn.rsplit("::", 1)[-1],
+        name=name_of(server.urn),
         field="servers",
         old=server.name,
         new=renamed,
@@ -162,6 +162,7 @@ def _server_gone(now: Situation, server: Node, *, first: bool) -> Stop:
         if first
         else leave,
         acceptable=not first,
+        bind=f"of {members}",  # what it costs depends on how many there are
     )
 
 
@@ -170,9 +171,9 @@ def _cluster_gone(now: Situation, server: Node) -> Stop:
     return Stop(
         rule="GRD-05",
         urn=server.cluster,
-        name=server.cluster.rsplit("::", 1)[-1],
+        name=name_of(server.cluster),
         field="cluster",
-        old=server.cluster.rsplit("::", 1)[-1],
+        old=name_of(server.cluster),
         new=None,
         consequence=f"the whole cluster leaves the site: {quorum(members, members)}",
         instead=f"take {cluster} out of Karmada and DNS, keep a snapshot of etcd (fleet backup), then accept",
@@ -194,7 +195,7 @@ def _ahead(now: Situation) -> Iterator[Stop]:
                 yield Stop(
                     rule="GRD-07",
                     urn=agent.urn,
-                    name=agent.urn.rsplit("::", 1)[-1],
+                    name=name_of(agent.urn),
                     field="k3s_version of an agent",
                     old=f"servers at {server.version}",
                     new=agent.version,
@@ -212,7 +213,7 @@ def _unreadable(now: Situation, step: Step) -> Iterator[Stop]:
     """A node's command whose new data nobody can read: version and ranges cannot be compared."""
     if step.old is None or step.new is None or not sections(step.old.inputs.get("stdin")).get("config.yaml"):
         return
-    if not sections(step.new.inputs.get("stdin")).get("config.yaml"):
+    if node(step.new) is None:
         yield now.stop(
             "GRD-13",
             step,

@@ -1,18 +1,15 @@
-"""Guests: what of a plan would cost a machine or its data (GRD-01 to GRD-03, GRD-06, GRD-11, GRD-14)."""
+"""Guests: what of a plan would cost a machine or its data (GRD-01 to GRD-03, GRD-11, GRD-14)."""
 
 from collections.abc import Iterator
 
-from operations.guard.known import CONTAINER, VM, Guest, Node, guest, is_guest, quorum
+from operations.guard import members
+from operations.guard.known import Guest, guest, is_guest, quorum
+from operations.guard.members import VM_NEVER_RESTARTS, follows, stopped, top, tops
 from operations.guard.plan import CREATE, DELETE, IMPORT, REPLACE, UPDATE, Resource, Step
 from operations.guard.situation import Situation
 from operations.guard.stop import Stop
 
-# Properties whose change makes the provider restart a running guest; for VMs `rebootAfterUpdate` prevents it.
-CONTAINER_RESTARTS = frozenset(
-    {"console", "cpu", "devicePassthroughs", "features", "initialization", "memory", "mountPoints", "networkInterfaces"}
-    | {"operatingSystem"}
-)
-VM_NEVER_RESTARTS = frozenset({"description", "onBoot", "protection", "startup", "tags"})
+DISKS = frozenset({"disk", "disks", "mountPoints"})
 TWO_STEPS = (
     "it is protected, so that this takes two runs: `stateful: false` for this guest and `fleet up {site}`, a backup, "
     "then this change, which prints a key of its own"
@@ -33,25 +30,48 @@ def stops(now: Situation) -> Iterator[Stop]:
         if before.resource.protect and step.new is not None and not step.new.protect:
             now.note(f"{before.name} (VMID {before.vmid}) loses its protection: a later run may delete it")
         if step.goes:
-            yield from _goes(now, step, before, after)
+            if not follows(now, step):
+                yield from _goes(now, step, before, after)
+        elif stopped(step) == "stopped":
+            yield from _halts(now, step, before)
         if after is not None:
             yield from _disks(step, before, after)
             yield from _moves(now, step, before, after)
         else:
             yield from _renamed(now, step, before)
-    yield from _members(now)
+    yield from members.stops(now)
     yield from _backups(now)
     yield from _unfinished(now)
 
 
-def _goes(now: Situation, step: Step, before: Guest, after: Guest | None) -> Iterator[Stop]:
-    member = now.member_on(before)
-    kinds = [
+def _kinds(now: Situation, before: Guest) -> list[str]:
+    return [
         *(["protected"] if before.resource.protect else []),
         *(["adopted"] if before.adopted else []),
-        *(["etcd member"] if member else []),
+        *(["etcd member"] if now.member_on(before) else []),
         *(["GPU"] if before.gpu else []),
     ]
+
+
+def _halts(now: Situation, step: Step, before: Guest) -> Iterator[Stop]:
+    kinds, member = _kinds(now, before), now.member_on(before)
+    if not kinds:
+        return
+    yield now.stop(
+        "GRD-01",
+        step,
+        "started",
+        True,
+        False,
+        consequence=f"this {', '.join(kinds)} guest is stopped, and stays so"
+        + (f"; {now.cluster(member.cluster)}: {quorum(now.members(member.cluster), 1)}" if member else ""),
+        instead="put it back; for work on the guest stop it in Proxmox, for a node after draining it",
+        acceptable=True,
+    )
+
+
+def _goes(now: Situation, step: Step, before: Guest, after: Guest | None) -> Iterator[Stop]:
+    kinds, member = _kinds(now, before), now.member_on(before)
     if not kinds:
         now.note(f"{before.name} (VMID {before.vmid}) is {step.op}d with its disks; it holds no state of its own")
         return
@@ -63,7 +83,7 @@ def _goes(now: Situation, step: Step, before: Guest, after: Guest | None) -> Ite
         consequence += f"; {now.cluster(member.cluster)}: {quorum(now.members(member.cluster), 1)}"
     if before.gpu:
         consequence += "; the GPU work on it ends"
-    changed = [change for change in step.changes if change.path.partition(".")[0] in step.replace_reasons]
+    changed = [change for change in step.changes if top(change.path) in step.replace_reasons]
     field = ", ".join(change.path for change in changed) if changed else "guest"
     old = changed[0].old if len(changed) == 1 else f"{', '.join(kinds)} guest"
     new = changed[0].new if len(changed) == 1 else what
@@ -81,10 +101,15 @@ def _goes(now: Situation, step: Step, before: Guest, after: Guest | None) -> Ite
 
 
 def _disks(step: Step, before: Guest, after: Guest) -> Iterator[Stop]:
-    for name, size in before.disks.items():
+    changed = tops(step) | set(step.replace_reasons)
+    # What Proxmox said last counts where disks change: one may have grown by hand, or been added.
+    real = before.real_disks if changed & DISKS or not changed else {}
+    for name in dict.fromkeys((*before.disks, *real)):
+        sizes = [size for size in (before.disks.get(name), real.get(name)) if size is not None]
+        size = max(sizes) if all(isinstance(one, int | float) for one in sizes) and sizes else next(iter(sizes), None)
         wanted = after.disks.get(name)
         both = isinstance(size, int | float) and isinstance(wanted, int | float)
-        if (wanted is None and size is not None) or (both and wanted < size):
+        if size is not None and (wanted < size if both else wanted != size):
             yield Stop(
                 rule="GRD-02",
                 urn=step.urn,
@@ -103,6 +128,11 @@ def _moves(now: Situation, step: Step, before: Guest, after: Guest) -> Iterator[
     for field, old, new in (("vmId", before.vmid, after.vmid), ("nodeName", before.host, after.host)):
         if old == new or old is None:
             continue
+        if new is None and step.old is not None and field not in step.old.inputs:  # known by its id alone
+            continue
+        if follows(now, step):
+            yield _followed(now, step, old, new)
+            continue
         move = f"migrate it in Proxmox (qm migrate {before.vmid} {new}), then pulumi refresh -s {now.site_id}"
         yield now.stop(
             "GRD-03",
@@ -117,6 +147,19 @@ def _moves(now: Situation, step: Step, before: Guest, after: Guest) -> Iterator[
             "for a rebuild of a node without data: drain it and accept",
             acceptable=not before.resource.protect,
         )
+
+
+def _followed(now: Situation, step: Step, old: object, new: object) -> Stop:
+    return now.stop(
+        "GRD-03",
+        step,
+        "nodeName",
+        old,
+        new,
+        consequence="the state takes the guest anew, from its new host; where it runs there, nothing happens to it",
+        instead=f"fleet adopt {now.site_id} must say that nothing differs, so that it runs on {new}; then accept",
+        acceptable=True,
+    )
 
 
 def _renamed(now: Situation, step: Step, before: Guest) -> Iterator[Stop]:
@@ -138,35 +181,6 @@ def _renamed(now: Situation, step: Step, before: Guest) -> Iterator[Stop]:
         )
 
 
-def _members(now: Situation) -> Iterator[Stop]:
-    touched: dict[str, list[tuple[Node, Step, str]]] = {}
-    for step in now.plan.steps:
-        before = guest(step.old, now.site) if step.old and is_guest(step.type) else None
-        member = now.member_on(before) if before else None
-        how = _stopped(step)
-        if member and how:
-            touched.setdefault(member.cluster, []).append((member, step, how))
-    for cluster, found in touched.items():
-        members = now.members(cluster)
-        if len(found) == 1:
-            member, _, how = found[0]
-            if how == "restarted":
-                now.note(f"{now.cluster(cluster)}: {member.name} may restart, one of {members} etcd members")
-            continue
-        names = [f"{member.name} {how}" for member, _, how in found]
-        yield Stop(
-            rule="GRD-06",
-            urn=cluster,
-            name=now.cluster(cluster),
-            field="etcd members that stop",
-            old=0,
-            new=len(found),
-            consequence=f"{', '.join(sorted(names))} at once, in no order: {quorum(members, len(found))}",
-            instead=f"change one guest, run fleet up {now.site_id}, wait until it is Ready, then the next",
-            acceptable=False,
-        )
-
-
 def _backups(now: Situation) -> Iterator[Stop]:
     """BKP-01, for each guest that a step changes in more than its notes."""
     if now.missing_backups is None:
@@ -174,12 +188,17 @@ def _backups(now: Situation) -> Iterator[Stop]:
     touched: dict[str, Step] = {}
     for step in now.plan.steps:
         before = guest(step.old, now.site) if step.old and is_guest(step.type) else None
-        tops = {change.path.partition(".")[0].partition("[")[0] for change in step.changes} | set(step.reasons)
-        if before and before.name and (step.goes or (step.op == UPDATE and tops - VM_NEVER_RESTARTS)):
+        changed = tops(step)
+        if (
+            before
+            and before.name
+            and not follows(now, step)
+            and (step.goes or (step.op == UPDATE and changed - VM_NEVER_RESTARTS))
+        ):
             touched[f"guest/{before.name}"] = step
     gone = {what for what, step in touched.items() if step.goes}
     for missing in now.missing_backups(set(touched), gone):
-        step = touched[missing.path.rpartition(".")[2]]
+        step = touched[missing.path.partition(f".{now.site_id}.")[2]]
         yield now.stop(
             "BKP-01",
             step,
@@ -190,22 +209,6 @@ def _backups(now: Situation) -> Iterator[Stop]:
             instead=missing.remedy,
             acceptable=True,
         )
-
-
-def _stopped(step: Step) -> str:
-    """How a step stops a running guest; empty if it does not."""
-    if step.goes:
-        return "replaced" if step.op == REPLACE else "deleted"
-    if step.old is None or step.new is None:
-        return ""
-    tops = {change.path.partition(".")[0].partition("[")[0] for change in step.changes} | set(step.reasons)
-    if step.new.inputs.get("started") is False and step.old.inputs.get("started") is not False:
-        return "stopped"
-    if step.type == CONTAINER:
-        return "restarted" if tops & CONTAINER_RESTARTS else ""
-    if step.type == VM and step.new.inputs.get("rebootAfterUpdate") is not False:
-        return "restarted" if tops - VM_NEVER_RESTARTS else ""
-    return ""
 
 
 def _import(now: Situation, step: Step) -> Iterator[Stop]:

@@ -4,6 +4,7 @@ Nothing is read from a resource's name. A guest is what its type and inputs say;
 its command (`infra.remote.assemble`), and it is on the guest that has its address.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +22,8 @@ CONTAINER = "proxmoxve:index/containerLegacy:ContainerLegacy"
 COMMAND = "command:remote:Command"
 K3S = "fleet:k3s:K3s"
 GPU_DEVICES = ("/dev/nvidia", "/dev/dri")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_UNITS_GIB = {"K": 1 / 1024**2, "M": 1 / 1024, "": 1, "G": 1, "T": 1024}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,8 @@ class Guest:
     host: str | None
     name: str | None
     addresses: frozenset[str]
-    disks: Mapping[str, Any]  # size in GiB by interface or path
+    disks: Mapping[str, Any]  # size in GiB by interface or path, as the inputs say
+    real_disks: Mapping[str, Any]  # and as Proxmox said last
     gpu: bool
     adopted: bool
 
@@ -61,7 +65,10 @@ def guest(resource: Resource, site: Site) -> Guest | None:
     if not is_guest(resource.type):
         return None
     inputs = resource.inputs
-    vmid = _number(inputs.get("vmId")) or _number(resource.outputs.get("vmId"))
+    # The provider's read of a container leaves the property unset; its id is the VMID.
+    last = resource.id.rpartition("/")[2]  # of an import id, the host stands before it
+    known_by = int(last) if last.isdecimal() else None
+    vmid = _number(inputs.get("vmId")) or known_by or _number(resource.outputs.get("vmId"))
     written = next((one for one in site.guests.values() if one.vmid == vmid), None)
     configured = at(inputs, "initialization.ipConfigs") or ()
     addresses = {str(at(one, "ipv4.address")).partition("/")[0] for one in configured if at(one, "ipv4.address")}
@@ -75,7 +82,8 @@ def guest(resource: Resource, site: Site) -> Guest | None:
         host=inputs.get("nodeName"),
         name=inputs.get("name") or at(inputs, "initialization.hostname") or (written.name if written else None),
         addresses=frozenset(addresses),
-        disks=_disks(inputs) or _disks(resource.outputs),
+        disks=_disks(inputs),
+        real_disks=_disks(resource.outputs),
         gpu=bool(inputs.get("hostpcis"))
         or any(device.startswith(GPU_DEVICES) for device in devices)
         or (written is not None and written.name in gpu_nodes),
@@ -84,11 +92,17 @@ def guest(resource: Resource, site: Site) -> Guest | None:
 
 
 def _disks(properties: Mapping[str, Any]) -> dict[str, Any]:
-    found = {str(at(one, "interface")): at(one, "size") for one in properties.get("disks") or ()}
+    found = {str(at(one, "interface")): gib(at(one, "size")) for one in properties.get("disks") or ()}
     if at(properties, "disk") is not None:
-        found["disk"] = at(properties, "disk.size")
-    found |= {str(at(one, "path")): at(one, "size") for one in properties.get("mountPoints") or ()}
+        found["disk"] = gib(at(properties, "disk.size"))
+    found |= {str(at(one, "path")): gib(at(one, "size")) for one in properties.get("mountPoints") or ()}
     return found
+
+
+def gib(size: Any) -> Any:
+    """A size as a number: disks have one, mount points a text with a unit. What is neither stays as it is."""
+    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    return float(found[1]) * _UNITS_GIB[found[2].upper()] if found else size
 
 
 def node(resource: Resource) -> Node | None:
@@ -98,7 +112,10 @@ def node(resource: Resource) -> Node | None:
     found = sections(resource.inputs.get("stdin"))
     if "config.yaml" not in found or "node" not in found:
         return None
-    config = yaml.safe_load(found["config.yaml"])
+    try:
+        config = yaml.safe_load(found["config.yaml"])
+    except yaml.YAMLError:
+        return None
     settings = pairs(found["node"])
     if not isinstance(config, dict) or "node-name" not in config:
         return None

@@ -5,8 +5,8 @@ only the run will know is `[unknown]`, whatever the engine writes for them.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 SECRET = "[secret]"
@@ -17,6 +17,7 @@ _STEP = re.compile(r'\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]|\.?([^.\[]+)')
 SAME, CREATE, UPDATE, DELETE, REPLACE, IMPORT = "same", "create", "update", "delete", "replace", "import"
 # Names of one replacement's halves, in the order in which the engine may tell of them.
 _HALVES = {"create-replacement": REPLACE, "delete-replaced": REPLACE, "import-replacement": REPLACE}
+_FORGOTTEN = "remove-pending-replace"  # after `delete-replaced`, of what is not to come back
 KNOWN_OPS = frozenset({SAME, CREATE, UPDATE, DELETE, REPLACE, IMPORT, "read", "refresh"})
 
 
@@ -27,17 +28,24 @@ class Resource:
     urn: str
     inputs: Mapping[str, Any] = field(default_factory=dict)
     outputs: Mapping[str, Any] = field(default_factory=dict)
+    id: str = ""  # as the provider knows it
     parent: str = ""
+    provider: str = ""  # URN
     protect: bool = False
     imported: bool = False
+    retained: bool = False  # where the engine deletes it, Proxmox keeps it
 
     @property
     def name(self) -> str:
-        return self.urn.rsplit("::", 1)[-1]
+        return name_of(self.urn)
 
     @property
     def type(self) -> str:
         return types_of(self.urn)[-1]
+
+
+def name_of(urn: str) -> str:
+    return urn.rsplit("::", 1)[-1]
 
 
 def types_of(urn: str) -> tuple[str, ...]:
@@ -66,10 +74,11 @@ class Step:
     detailed: Mapping[str, bool] | None  # path to: does it compare inputs? None where the provider says nothing
     reasons: tuple[str, ...]  # properties that differ
     replace_reasons: tuple[str, ...]
+    imports_again: bool = False  # a replacement by what is there under another id
 
     @property
     def name(self) -> str:
-        return self.urn.rsplit("::", 1)[-1]
+        return name_of(self.urn)
 
     @property
     def type(self) -> str:
@@ -131,31 +140,55 @@ class Plan:
 
 def read(previewed: Mapping[str, Any], exported: Mapping[str, Any]) -> Plan:
     """The plan of a preview over a state."""
-    found: dict[str, Step] = {}
-    for raw in previewed.get("steps") or ():
-        step = _step(raw)
-        known = found.get(step.urn)
-        if step.op != SAME and (known is None or known.new is None):  # the half that says what comes
-            found[step.urn] = step
     deployment = exported.get("deployment") or {}
     pending = tuple(
         (str(entry.get("type")), _resource(entry["resource"])) for entry in deployment.get("pending_operations") or ()
     )
     state = tuple(_resource(raw) for raw in deployment.get("resources") or () if not raw.get("delete"))
-    return Plan(steps=tuple(found.values()), state=state, pending=pending)
+    there = {resource.urn: resource for resource in state}
+    return Plan(steps=_merged(_step(raw, there) for raw in previewed.get("steps") or ()), state=state, pending=pending)
 
 
-def _step(raw: Mapping[str, Any]) -> Step:
+def _merged(told: Iterable[Step]) -> tuple[Step, ...]:
+    """One step for each resource; two where a replacement that an earlier run began still has its old half to end."""
+    found: dict[tuple[str, bool], Step] = {}
+    for step in told:
+        known = found.get((step.urn, False))
+        ends = step.op == REPLACE and step.new is None
+        if step.op == SAME:
+            continue
+        if known is None:
+            found[step.urn, False] = step
+        elif known.op == REPLACE and step.op == REPLACE:
+            told_better = step if known.new is None else known  # the half that says what comes
+            again = known.imports_again or step.imports_again
+            found[step.urn, False] = replace(told_better, imports_again=again)
+        elif ends:
+            found[step.urn, True] = step
+        elif known.op == REPLACE and known.new is None and step.op != _FORGOTTEN:
+            found[step.urn, False], found[step.urn, True] = step, known
+    return tuple(found.values())
+
+
+def _step(raw: Mapping[str, Any], there: Mapping[str, Resource]) -> Step:
     detailed = raw.get("detailedDiff")
-    op = str(raw.get("op"))
+    told, urn = str(raw.get("op")), str(raw.get("urn"))
+    op = _HALVES.get(told, told)
+    known = there.get(urn) if op in (UPDATE, DELETE, REPLACE) else None
+    old = _resource(raw["oldState"]) if raw.get("oldState") else known
+    if old and known:
+        old = replace(old, provider=old.provider or known.provider)
     return Step(
-        op=_HALVES.get(op, op),
-        urn=str(raw.get("urn")),
-        old=_resource(raw["oldState"]) if raw.get("oldState") else None,
+        op=op,
+        urn=urn,
+        old=old,
         new=_resource(raw["newState"]) if raw.get("newState") else None,
-        detailed=None if detailed is None else {path: bool(one.get("inputDiff")) for path, one in detailed.items()},
+        detailed=None
+        if detailed is None
+        else {path: bool((one or {}).get("inputDiff")) for path, one in detailed.items()},
         reasons=tuple(raw.get("diffReasons") or ()),
         replace_reasons=tuple(raw.get("replaceReasons") or ()),
+        imports_again=told == "import-replacement",
     )
 
 
@@ -164,9 +197,12 @@ def _resource(raw: Mapping[str, Any]) -> Resource:
         urn=str(raw.get("urn")),
         inputs=_plain(raw.get("inputs") or {}),
         outputs=_plain(raw.get("outputs") or {}),
+        id=str(raw.get("id") or raw.get("importID") or ""),
         parent=str(raw.get("parent") or ""),
+        provider=str(raw.get("provider") or "").rpartition("::")[0],
         protect=bool(raw.get("protect")),
         imported=bool(raw.get("importID")),
+        retained=bool(raw.get("retainOnDelete")),
     )
 
 
@@ -194,6 +230,13 @@ def at(value: Any, path: str) -> Any:
         else:
             value = value.get(step) if isinstance(value, Mapping) else None
     return value
+
+
+def hides(value: Any) -> bool:
+    """Whether there is something in a value that cannot be read."""
+    if isinstance(value, Mapping):
+        return any(hides(one) for one in value.values())
+    return any(hides(one) for one in value) if isinstance(value, list) else value in (SECRET, UNKNOWN)
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[Change]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from operations.guard.known import COMMAND, is_guest
-from operations.guard.plan import KNOWN_OPS, SECRET, UNKNOWN, UPDATE, Change, Step, at, types_of
+from operations.guard.plan import KNOWN_OPS, SECRET, UNKNOWN, UPDATE, Change, Step, at, hides, steps, types_of
 from operations.guard.situation import Situation
 from operations.guard.stop import Stop
 
@@ -57,8 +57,7 @@ def _provider(now: Situation, step: Step) -> Stop:
 
 def _cilium(now: Situation, step: Step, ended: set[str]) -> Iterator[Stop]:
     if step.goes:
-        provider_ends = step.replace_reasons == ("provider",) and bool(ended)
-        if not provider_ends and not _cluster_gone(now, step):
+        if not _with_provider(step, ended) and not _cluster_gone(now, step):
             yield now.stop(
                 "GRD-09",
                 step,
@@ -71,6 +70,7 @@ def _cilium(now: Situation, step: Step, ended: set[str]) -> Iterator[Stop]:
             )
         return
     if step.old is None or step.new is None:
+        yield from _unjudged(now, step, ended)
         return
     for path in ("values.cluster.name", "values.cluster.id"):
         old, new = at(step.old.inputs, path), at(step.new.inputs, path)
@@ -115,8 +115,13 @@ def _ca(now: Situation, step: Step) -> Iterator[Stop]:
 
 def _cluster_gone(now: Situation, step: Step) -> bool:
     """Whether the Kubernetes provider of a resource leaves together with its cluster."""
-    provider = next((other for other in now.plan.steps if other.type == KUBERNETES and other.goes), None)
-    return provider is not None and now.gone(_parent(provider))
+    provider = now.plan.step(step.old.provider) if step.old else None
+    return provider is not None and provider.goes and now.gone(_parent(provider))
+
+
+def _with_provider(step: Step, ended: set[str]) -> bool:
+    """Whether a resource is replaced for no other reason than that its own provider is: one stop stands for all."""
+    return step.replace_reasons == ("provider",) and step.old is not None and step.old.provider in ended
 
 
 def _unjudged(now: Situation, step: Step, ended: set[str]) -> Iterator[Stop]:
@@ -140,12 +145,22 @@ def _why(now: Situation, step: Step, ended: set[str]) -> str:
     """Why a step cannot be judged; empty if it can."""
     if step.op not in KNOWN_OPS:
         return f"operation {step.op} is unknown"
+    if step.old is None and (step.goes or step.op == UPDATE):
+        return "neither the engine nor the state says what is there"
+    if step.new is None and step.op == UPDATE:
+        return "the engine does not say what it becomes"
     if step.goes:
         return _why_gone(now, step, ended)
     blind = not step.detailed and not step.type.startswith("pulumi:providers:")  # these touch nothing outside
     if blind and step.op == UPDATE and step.old is not None and step.new is not None:
-        sides = (step.old.inputs, step.new.inputs)
-        hidden = [name for name in step.reasons if any(at(side, name) in (SECRET, UNKNOWN) for side in sides)]
+        sides = [step.old.inputs, step.new.inputs]
+        seen = {next(steps(change.path), "") for change in step.changes}
+        hidden = [
+            name
+            for name in step.reasons
+            for values in [[at(side, name) for side in sides]]
+            if SECRET in values or UNKNOWN in values or (name not in seen and any(map(hides, values)))
+        ]
         if hidden:
             return f"the provider gives no details, and {', '.join(hidden)} cannot be read"
     return ""
@@ -158,7 +173,6 @@ def _why_gone(now: Situation, step: Step, ended: set[str]) -> str:
     if step.type == COMMAND:
         old = step.old.inputs if step.old else {}
         return "the command does something when it is deleted" if "delete" in old else ""
-    with_provider = step.replace_reasons == ("provider",) and bool(ended)
-    if step.type.startswith("kubernetes:") and (with_provider or _cluster_gone(now, step)):
+    if step.type.startswith("kubernetes:") and (_with_provider(step, ended) or _cluster_gone(now, step)):
         return ""
     return f"nothing is known of what it costs when a {step.type} is {step.op}d"

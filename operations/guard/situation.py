@@ -1,5 +1,6 @@
 """Everything that the rules of the guard look at: plan, state, documents, and what follows from them."""
 
+import json
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from infra.config import Fleet
 from infra.violation import Violation
 from operations.guard.known import Guest, Node, guest, node, on
-from operations.guard.plan import Plan, Resource, Step
+from operations.guard.plan import Plan, Resource, Step, hides, name_of, steps
 from operations.guard.stop import Stop
 
 MissingBackups = Callable[[set[str], set[str]], list[Violation]]  # of what is touched, and of what is destroyed
@@ -85,7 +86,7 @@ class Situation:
         for cluster in self.site.clusters.values():
             if names & {*cluster.servers, *cluster.agents}:
                 return cluster.name
-        return urn.rsplit("::", 1)[-1]
+        return name_of(urn)
 
     def gone(self, cluster: str) -> bool:
         """Whether the whole cluster leaves."""
@@ -93,4 +94,13 @@ class Situation:
         return step is not None and step.goes
 
     def stop(self, rule: str, step: Step, field: str, old: Any, new: Any, **said: Any) -> Stop:
+        """Its key is bound to all that the step changes, not to the part that the message names alone."""
+        said.setdefault("bind", self._binding(step))
         return Stop(rule=rule, urn=step.urn, name=step.name, field=field, old=old, new=new, **said)
+
+    def _binding(self, step: Step) -> str:
+        changes, reasons = step.changes, sorted({*step.reasons, *step.replace_reasons})
+        seen = {next(steps(change.path), "") for change in changes}
+        unseen = not seen.issuperset(step.reasons) or any(hides([change.old, change.new]) for change in changes)
+        shown = sorted((change.path, repr(change.old), repr(change.new)) for change in changes)
+        return json.dumps([step.op, shown, reasons, self.secret_binding if unseen else ""])

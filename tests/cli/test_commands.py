@@ -24,7 +24,7 @@ from lab import LabError
 from tests.cli import project
 from tests.cli.project import ROOT, fleet_process
 
-COMMANDS = ("check", "plan", "rules", "schema", "toolchain", "runbook", "test", "lab")
+COMMANDS = ("check", "plan", "rules", "schema", "toolchain", "runbook", "render", "test", "lab", "vyos")
 
 
 def test_help_names_every_command_and_imports_none_of_them() -> None:
@@ -328,3 +328,15 @@ def test_a_first_use_of_the_lab_gives_something_to_read(monkeypatch: pytest.Monk
     ran = project.fleet("lab", "up")
     assert ran.code == 0
     assert ran.out.index("fleet-franca") < ran.out.index("fleet-sp") < ran.out.index("30 to 40 minutes")
+
+
+def test_an_update_of_assumed_values_is_refused_before_any_engine_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")  # an engine would be looked for there
+    ran = project.fleet("up", "sp", "--yes")
+    assert ran.code == 1, ran.text
+    for expected in (
+        "[GEN-07] common.cilium.version: found an assumed value",
+        "[PVE-10] sp.guests.gpu-sp-01.handed_over",
+    ):
+        assert expected in ran.text
+    assert "pulumi on" not in ran.text

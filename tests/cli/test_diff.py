@@ -97,7 +97,7 @@ def test_a_long_text_is_trimmed() -> None:
 
 def test_secrets_are_masked_and_said_to_be_not_comparable() -> None:
     assert shown({"s": MASK}, {"s": MASK, "x": 1})[-1].startswith("# 1 secret values are masked in both plans")
-    for old, new in (("hunter2", MASK), (MASK, "hunter2")):
+    for old, new in (("hunter2", MASK), (MASK, "hunter2"), ("hunter2", {"v": [MASK]}), ([MASK], {"v": "hunter2"})):
         told = "\n".join(shown({"s": old}, {"s": new}))
         assert "(not secret)" in told
         assert MASK in told
@@ -178,6 +178,10 @@ def test_json_is_the_whole_difference() -> None:
         (1, "", "Traceback ...\nValueError: x", "exit code 1: ValueError: x"),
         (2, "", "╭─ Error ─╮\n│ No such command 'plan'. │\n╰──╯", "No such command 'plan'."),
         (0, "{}", "", "exit code 0: no message"),
+        (0, '[{"name": "a"}]', "", "exit code 0: no message"),
+        (0, '["a", 1]', "", "exit code 0: no message"),
+        (1, '{"violations": [{"id": "X-01"}]}', "it broke", "exit code 1: it broke"),
+        (0, "[" * 100_000, "", "exit code 0: no message"),
     ],
 )
 def test_a_revision_without_a_plan_says_why(code: int, out: str, err: str, fault: str) -> None:
@@ -276,6 +280,17 @@ def test_a_broken_revision_is_one_line_and_exit_code_1(repository: Path) -> None
     assert ran.code == 1
     assert "working tree: its plan ended with exit code 1: it broke" in ran.out
     assert project.fleet("diff", "main", "--markdown").out.startswith(MARKER)
+
+
+def test_a_revision_whose_links_lead_out_of_it_is_not_unpacked(repository: Path) -> None:
+    (repository / "outside").symlink_to("/etc/hostname")
+    who = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    for arguments in (["add", "."], [*who, "commit", "-q", "-m", "link"]):
+        subprocess.run(["git", *arguments], cwd=repository, check=True, capture_output=True)
+    ran = project.fleet("diff", "main", "HEAD")
+    assert ran.code == 1
+    assert "HEAD:" in ran.text
+    assert "no link that leads out of the folder" in ran.text
 
 
 @pytest.mark.parametrize(

@@ -131,3 +131,36 @@ def test_a_test_of_the_lab_after_the_deadline_is_dropped_named_and_fails(tmp_pat
     assert done.returncode == 1, done.stdout + done.stderr
     assert "not run for lack of time: " in done.stdout
     assert "1 passed, 1 skipped" in done.stdout
+
+
+def test_tests_with_a_lab_of_their_own_run_beside_the_others(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], steps: Steps, tmp_path: Path
+) -> None:
+    meet = (
+        "import pathlib, sys, time\n"
+        "mine, other = (pathlib.Path({folder!r}, name) for name in {names!r})\n"
+        "mine.touch()\n"
+        "end = time.monotonic() + 20\n"
+        "while not other.exists() and time.monotonic() < end: time.sleep(0.05)\n"
+        "print('met' if other.exists() else 'alone')\n"
+        "sys.exit({code} if other.exists() else 9)\n"
+    )
+
+    def one(names: tuple[str, str], code: int) -> suite.Step:
+        return step(names[0], meet.format(folder=str(tmp_path), names=names, code=code), shown=True)
+
+    steps(lab=step("unused", "pass"))
+    for code in (0, 4):
+        both = {True: one(("shared", "parts"), 0), False: one(("parts", "shared"), code)}
+
+        def chosen(_: str, arguments: list[str], both: dict[bool, suite.Step] = both) -> suite.Step:
+            if "lab" not in arguments:
+                return step("mocks", "pass")
+            return both[any(argument.startswith("--ignore") for argument in arguments)]
+
+        monkeypatch.setattr(suite, "_pytest", chosen)
+        assert suite.run(False, []) == code
+        out = capfd.readouterr().out
+        assert out.count("met") == 2
+        for path in tmp_path.iterdir():
+            path.unlink()

@@ -48,7 +48,7 @@ def step(site: str, name: str, op: str, change: Callable[[Raw], None] = lambda i
     """A step on a resource of a state; without further fields the provider says nothing of what differs."""
     old = resource(site, name)
     new = copy.deepcopy(old)
-    change(new["inputs"])
+    change(new.setdefault("inputs", {}))  # a component has none
     made: Raw = {"op": op, "urn": old["urn"], "oldState": old, "detailedDiff": None}
     if op not in ("delete",):
         made["newState"] = new

@@ -4,6 +4,9 @@ import base64
 import io
 import json
 import os
+import signal
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,15 @@ from infra.acknowledged import FIELDS, KEPT_RUNS, OUTPUT, VARIABLE, acknowledged
 from infra.stack import CILIUM_CA_CERT, CILIUM_CA_KEY
 from infra.violation import InvariantError
 from operations import update
-from operations.engine import Engine, EngineError, explained, stamp, telling
+from operations.engine import (
+    Engine,
+    EngineError,
+    explained,
+    own_temporary_folder,
+    stamp,
+    telling,
+    without_cancellations,
+)
 from operations.guard import AcceptError
 from tests.guard.samples import fleet, judged, raw, resource
 
@@ -251,6 +262,7 @@ def test_the_commands_show_stop_and_apply(
     monkeypatch.setattr("cli.documents.ROOT", played.folder)
     monkeypatch.setenv("PATH", f"{played.bin}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr("sys.stdin", io.StringIO())
+    monkeypatch.setattr("infra.stack.gates", lambda *_: [])  # the samples' documents assume values
     key = judged("vmid").stops[0].key
     accepted = (f"{key}=no data",)
 
@@ -281,5 +293,64 @@ def test_a_failed_update_says_so(
     (played.bin / "up.rc").write_text("1")
     monkeypatch.setattr("cli.documents.ROOT", played.folder)
     monkeypatch.setenv("PATH", f"{played.bin}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("infra.stack.gates", lambda *_: [])  # as above
     assert commands.up("sp", (), yes=True) == 1
     assert "the update failed; what is done stays done" in capsys.readouterr().err
+
+
+def test_what_the_engine_left_among_temporary_files_goes_with_the_run(tmp_path: Path) -> None:
+    with own_temporary_folder(tmp_path) as added:
+        folder = Path(added["TMPDIR"])
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "kubeconfig1").write_text("a token")
+    assert not list(tmp_path.iterdir())
+
+
+def test_plugins_that_outlive_a_killed_engine_end_before_the_next_update(tmp_path: Path) -> None:
+    def start(name: str, folder: Path) -> "subprocess.Popen[bytes]":
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec -a /opt/{name} sleep 60"], env={**os.environ, "TMPDIR": str(folder)}
+        )
+        deadline = time.monotonic() + 10
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"/opt/"):
+            assert time.monotonic() < deadline
+        return process
+
+    at_work = tmp_path / "fleet-engine-at-work"
+    elsewhere = tmp_path / "elsewhere"
+    kept = [
+        start("pulumi", at_work),
+        start("pulumi-resource-kubernetes", at_work),
+        start("pulumi-resource-x", elsewhere),
+    ]
+    left = [start("pulumi-resource-kubernetes", tmp_path / "fleet-engine-killed")]
+    try:
+        with own_temporary_folder(tmp_path) as added:
+            assert left[0].wait(10) == -signal.SIGKILL
+            left += [start(name, Path(added["TMPDIR"])) for name in ("pulumi-resource-command", "kubectl")]
+            kept.append(left.pop())  # not the engine's: it may be what the user himself runs
+        assert left[1].wait(10) == -signal.SIGKILL
+        assert [process.poll() for process in kept] == [None] * len(kept)
+    finally:
+        for process in (*kept, *left):
+            process.kill()
+            process.wait()
+
+
+def test_what_a_failed_step_cancelled_does_not_hide_why_it_failed() -> None:
+    said = [
+        "Diagnostics:",
+        "  pulumi:pulumi:Stack (fleet-sp):",
+        "    error: python inline source runtime error: context canceled",
+        "    Traceback (most recent call last):",
+        '      File "resource.py", line 1340, in do_rpc_call',
+        "    During handling of the above exception, another exception occurred:",
+        "    Traceback (most recent call last):",
+        "    Exception: context canceled",
+        "  proxmoxve:index:VmLegacy (guest-vm-sp-02-vm):",
+        "    error: received an HTTP 500 response - Reason: VM is locked (backup)",
+    ]
+    assert without_cancellations(said) == [*said[:2], *said[8:]]
+    own = [*said[:3], "    Traceback (most recent call last):", "    ValueError: of the program itself"]
+    assert without_cancellations(own) == own
+    assert without_cancellations(said[:2] + said[7:]) == said[:2] + said[7:]

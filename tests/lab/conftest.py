@@ -48,6 +48,12 @@ ORDER = (
 )
 NOT_COPIED = (".git", ".venv", ".ci", "tests", "benchmarks", "__pycache__", "*.pyc", ".*_cache", ".hypothesis")
 UP_TIMEOUT_S = 420
+# A snapshot of etcd ends with the SHA-256 of what stands before it.
+WHOLE = (
+    'f={file}; n=$(($(wc -c <"$f") - 32)); '
+    'test "$(head -c "$n" "$f" | sha256sum | cut -d " " -f 1)" = '
+    '"$(tail -c 32 "$f" | od -An -v -tx1 | tr -d " \\n")" && echo whole'
+)
 PLANTED = {  # what a production stack file holds beside its document; none of it may reach the lab
     "salt": "v1:planted-salt=:v1:planted:check==",
     "cipher": "v1:planted-nonce:planted-cipher-text==",

@@ -12,10 +12,11 @@ import pytest
 from infra.k3s import settings
 from lab import control
 from lab.engine import Engine
-from tests.lab.conftest import Checkout, Document, Lab, eventually, summaries
+from tests.lab.conftest import WHOLE, Checkout, Document, Lab, eventually, summaries
 
 pytestmark = pytest.mark.lab
 
+SNAPSHOTS = "/var/lib/rancher/k3s/server/db/snapshots"
 SERVERS = ("vm-cpps-02", "vm-cpps-03", "vm-cpps-04")
 VIP = "192.168.0.20"
 LABEL, ARGUMENT = {"rack": "r1"}, "max-pods=150"
@@ -98,7 +99,7 @@ def test_a_changed_label_and_kubelet_argument_roll_server_by_server(lab: Lab) ->
     checkout.edit("franca", change)
     began = datetime.now(UTC).replace(microsecond=0)
     with polled(checkout, "cluster-fca") as answers:
-        out = checkout.ok("lab", "up", "franca")
+        out = checkout.ok("lab", "up", "--no-guard", "franca")
     updated = [line.split()[2] for line in out.splitlines() if ": updated k3s-cluster-fca-server-" in line]
     assert updated == [f"k3s-cluster-fca-server-{name}" for name in SERVERS], out
 
@@ -115,6 +116,12 @@ def test_a_changed_label_and_kubelet_argument_roll_server_by_server(lab: Lab) ->
     for name, node in checkout.nodes("cluster-fca").items():
         assert LABEL.items() <= node["metadata"]["labels"].items(), name
         assert f'- "{ARGUMENT}"' in checkout.ssh(name, "cat /etc/rancher/k3s/config.yaml")
+
+    for name in SERVERS:  # BKP-01: saved on each server before anything of it changed
+        (snapshot,) = checkout.ssh(name, f"ls {SNAPSHOTS}/fleet-before-roll-*").split()
+        assert checkout.ssh(name, WHOLE.format(file=snapshot)).strip() == "whole"
+        changed = checkout.ssh(name, "stat -c %Y /etc/rancher/k3s/config.yaml")
+        assert int(snapshot.rpartition("-")[2]) <= int(changed), name
 
 
 def test_the_api_address_moves_when_its_holder_is_killed(lab: Lab) -> None:
@@ -153,7 +160,7 @@ def test_a_changed_pod_range_stops_and_changes_nothing(lab: Lab) -> None:
             assert expected in text, text
     assert "Traceback" not in ran.out
     assert checkout.ssh("vm-sp-01", look) == before
-    again = checkout.ok("lab", "up", "sp")
+    again = checkout.ok("lab", "up", "--no-guard", "sp")
     assert "unchanged" in summaries(again)["sp"], again
     assert checkout.ssh("vm-sp-01", look) == before
     assert settings.FROZEN[0] == "cluster-cidr"

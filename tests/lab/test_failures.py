@@ -38,7 +38,7 @@ def test_a_lost_first_server_comes_back_as_a_member_and_never_as_a_second_cluste
 
     checkout.edit("franca", change)
     refused(
-        checkout.fleet("lab", "up", "franca"),
+        checkout.fleet("lab", "up", "--no-guard", "franca"),
         "duplicate node name found",
         f"[K3S-10] {lost}",
         f"kubectl delete node {lost}",
@@ -47,7 +47,7 @@ def test_a_lost_first_server_comes_back_as_a_member_and_never_as_a_second_cluste
     assert cluster_uid(checkout) == uid
 
     checkout.kubectl("cluster-fca", "delete", "node", lost, "--timeout=60s")
-    checkout.ok("lab", "up", "franca")
+    checkout.ok("lab", "up", "--no-guard", "franca")
     eventually(lambda: checkout.all_ready("cluster-fca"), 60, lambda: checkout.kubectl("cluster-fca", "get", "nodes"))
     nodes = checkout.nodes("cluster-fca")
     assert sorted(nodes) == ["vm-cpps-02", "vm-cpps-03", "vm-cpps-04"]
@@ -66,9 +66,11 @@ def test_an_agent_with_a_wrong_token_is_named_and_recovers(lab: Lab) -> None:
         document["clusters"]["cluster-sp"]["kubelet_args"] = ["max-pods=120"]
 
     checkout.edit("sp", change)
-    refused(checkout.fleet("lab", "up", "sp"), "401 Unauthorized", f"[K3S-10] {agent}", "turned away", token)
+    refused(
+        checkout.fleet("lab", "up", "--no-guard", "sp"), "401 Unauthorized", f"[K3S-10] {agent}", "turned away", token
+    )
     checkout.ssh(agent, f"cp -p /root/token {token}")
-    checkout.ok("lab", "up", "sp")
+    checkout.ok("lab", "up", "--no-guard", "sp")
     eventually(lambda: checkout.all_ready("cluster-sp"), 60, lambda: checkout.kubectl("cluster-sp", "get", "nodes"))
     assert "max-pods=120" in checkout.ssh(agent, "cat /etc/rancher/k3s/config.yaml; systemctl is-active k3s-agent")
 
@@ -82,7 +84,7 @@ def test_unknown_names_are_refused_with_those_that_exist(lab: Lab) -> None:
 def test_a_second_update_at_the_same_time_is_refused(lab: Lab) -> None:
     with (lab.checkout.place.root / "update.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        refused(lab.checkout.fleet("lab", "up", "sp"), "another command is updating the lab", "wait")
+        refused(lab.checkout.fleet("lab", "up", "--no-guard", "sp"), "another command is updating the lab", "wait")
 
 
 def test_a_machine_without_namespaces_is_told_apart(checkout: Checkout, tmp_path: Path) -> None:

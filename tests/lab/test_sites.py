@@ -12,6 +12,7 @@ from infra.cilium import cluster_spec, peer_spec, pool_spec
 from infra.config import Cluster, Fleet
 from infra.k3s import settings
 from infra.k3s.cluster import read_script
+from lab.documents import load_or_refuse
 from tests.lab.conftest import PLANTED, Lab, summaries
 
 pytestmark = pytest.mark.lab
@@ -26,9 +27,9 @@ def with_clusters(fleet: Fleet) -> list[tuple[Any, Cluster]]:
     return [(site, cluster) for _, site, cluster in fleet.clusters()]
 
 
-def test_the_first_run_ends_with_a_table_of_what_is_there(lab: Lab, fleet: Fleet) -> None:
+def test_the_first_run_ends_with_a_table_of_what_is_there(lab: Lab) -> None:
     table = " ".join(lab.first.split())
-    for site, cluster in with_clusters(fleet):
+    for site, cluster in with_clusters(load_or_refuse(lab.checkout.place.work)):
         row = next((line for line in lab.first.splitlines() if f" {cluster.name} " in line and "/" in line), "")
         assert READY[cluster.name] in row, lab.first
         assert ("cilium deployed" in row) == (cluster.cni == "cilium"), lab.first

@@ -15,6 +15,7 @@ from infra.config import Site
 from infra.violation import InvariantError
 from lab.pve import SitePve
 from operations import adopt
+from operations.access import Access, connect
 from tests.lab.test_pve import Client, serving
 from tests.sites import Documents, adopted
 
@@ -328,7 +329,7 @@ def test_an_unknown_authority_is_told_apart_from_silence(tmp_path: Path) -> None
 
 def test_the_authority_of_ssl_cert_file_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", __file__)
-    checked = adopt.connect(
+    checked = connect(
         site("https://127.0.0.1:1/", edit=lambda d: d["franca"]["proxmox"].update(verify_tls=True)), TOKEN
     )
     assert checked._backend.auth.verify_ssl == __file__
@@ -346,7 +347,7 @@ def test_the_exit_code_says_whether_anything_differs(
 
     found = compared(tmp_path, put)
     monkeypatch.setattr(adopt, "compare", lambda *_: found)
-    monkeypatch.setattr(command, "_token", lambda *_: TOKEN)
+    monkeypatch.setattr(command, "opened", lambda *_: Access(api_token=TOKEN, private_key="", host_keys={}))
     root = Path(__file__).parents[2]
     assert command.run(root, "franca", as_json=True) == code
     printed = json.loads(capsys.readouterr().out)

@@ -19,9 +19,9 @@ from infra.config import Fleet
 from infra.violation import InvariantError
 from lab.pve import SitePve, Storage
 from operations import backup, evidence
-from operations.access import Access, access, seen_host_keys
+from operations.access import Access, access, connect, seen_host_keys
 from operations.backup import Outcome, back_up
-from operations.engine import EngineError
+from operations.engine import Engine, EngineError
 from operations.evidence import Evidence
 from tests.cli.project import fleet as command
 from tests.cli.project import folder_with
@@ -148,7 +148,7 @@ def test_a_container_is_snapshotted_too(pve: SitePve, site: Fleet) -> None:
             config={"hostname": "gpu-sp-01", "rootfs": "thin:vm-301-disk-0,size=8G", "dev0": "path=/dev/nvidia0"},
         )
     )
-    api = backup.connect(site.sites["franca"], TOKEN)
+    api = connect(site.sites["franca"], TOKEN)
     made = backup._guest(api, "sp", site.sites["sp"].guests["gpu-sp-01"], NOW)
     assert isinstance(made, tuple)
     assert made[2] == "301@fleet-20261130-221500"
@@ -308,6 +308,27 @@ def test_etcd_is_saved_on_the_first_server_that_can(fleet: Fleet, node: Node) ->
     assert node.commands == ["sudo -n /bin/sh"], "no value on the command line"
 
 
+def test_keys_that_are_none_are_said_and_not_quoted(fleet: Fleet, node: Node) -> None:
+    outcome = saved(fleet, node, {"vm-cpps-02": "", "vm-cpps-03": "hunter2"})
+    assert "vm-cpps-02: its host key, in the document or the state, is none that OpenSSH knows" in outcome.remark
+    locked = node.key.export_private_key("pkcs8-pem", passphrase="hunter2").decode()
+    for private_key in ("hunter2", locked):
+        (outcome,) = back_up(
+            "franca",
+            fleet.sites["franca"],
+            Access(api_token=TOKEN, private_key=private_key, host_keys={"vm-cpps-02": public(node.host_key)}),
+            guests=[],
+            clusters=["cluster-fca"],
+            by="ana",
+            now=NOW,
+            keep=lambda _: None,
+            say=lambda _: None,
+        )
+        assert outcome.made is None
+        assert "fleet:sshPrivateKey is no private key without a passphrase" in outcome.remark
+        assert "hunter2" not in outcome.remark
+
+
 def test_a_server_with_another_host_key_is_not_spoken_to(fleet: Fleet, node: Node) -> None:
     other = asyncssh.generate_private_key("ssh-ed25519")
     outcome = saved(fleet, node, {"vm-cpps-02": public(other)})
@@ -365,10 +386,10 @@ def test_secrets_come_from_the_engine_and_a_missing_one_is_named(fleet: Fleet, t
     pulumi.chmod(0o755)
     if lacking:
         with pytest.raises(InvariantError, match=rf"\[SEC-07\] franca\.fleet:{lacking}") as caught:
-            access(pulumi, tmp_path, "franca", fleet.sites["franca"])
+            access(Engine(program=pulumi, folder=tmp_path), "franca", fleet.sites["franca"])
         assert "hunter2" not in str(caught.value)
     else:
-        assert access(pulumi, tmp_path, "franca", fleet.sites["franca"]).api_token == "hunter2"
+        assert access(Engine(program=pulumi, folder=tmp_path), "franca", fleet.sites["franca"]).api_token == "hunter2"
     assert "hunter2" not in (tmp_path / "calls").read_text()
 
 
@@ -377,7 +398,16 @@ def test_what_the_engine_complains_of_is_told_without_its_output(fleet: Fleet, t
     pulumi.write_text("#!/bin/sh\necho hunter2\necho 'error: incorrect passphrase' >&2\nexit 255\n")
     pulumi.chmod(0o755)
     with pytest.raises(EngineError, match="PULUMI_CONFIG_PASSPHRASE_FILE") as caught:
-        access(pulumi, tmp_path, "franca", fleet.sites["franca"])
+        access(Engine(program=pulumi, folder=tmp_path), "franca", fleet.sites["franca"])
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_failure_without_a_word_does_not_tell_the_output_instead(fleet: Fleet, tmp_path: Path) -> None:
+    pulumi = tmp_path / "pulumi"
+    pulumi.write_text("#!/bin/sh\necho hunter2\nexit 255\n")
+    pulumi.chmod(0o755)
+    with pytest.raises(EngineError, match="no message") as caught:
+        access(Engine(program=pulumi, folder=tmp_path), "franca", fleet.sites["franca"])
     assert "hunter2" not in str(caught.value)
 
 
@@ -457,7 +487,7 @@ def test_a_partial_failure_keeps_what_was_made_and_a_second_run_is_safe(
             {"franca.proxmox.endpoint": f"https://127.0.0.1:{port}/", "franca.proxmox.verify_tls": False},
         ),
     )
-    monkeypatch.setattr(cli.backup, "_access", access_of(node))
+    monkeypatch.setattr(cli.backup, "opened", access_of(node))
     times = iter([NOW, NOW.replace(hour=23)])
     monkeypatch.setattr(backup, "utc_now", lambda: next(times))
     ran = command("backup", "franca")

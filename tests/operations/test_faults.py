@@ -14,6 +14,7 @@ HEAD = "  proxmoxve:index:VmLegacy (guest-vm-sp-02-vm):"
         ("received an HTTP 500 response - Reason: CT is locked (snapshot)", "pct unlock VMID"),
         ("can't lock file '/var/lock/qemu-server/lock-202.conf' - got timeout", "another task is changing"),
         ("received an HTTP 500 response - Reason: cluster not ready - no quorum?", "bring the missing hosts back"),
+        ("reboot_after_update is off: the disks cannot be resized, as that needs a restart", "in two updates"),
         ("VM disk resize: task failed to complete with exit code: No space left on device", "free space there"),
         ("received an HTTP 500 response - Reason: storage 'linstor-ssd' is not online", "pvesm status"),
         ("received an HTTP 401 response - Reason: authentication failure", "pulumi config set --secret"),

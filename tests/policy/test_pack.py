@@ -88,6 +88,31 @@ def test_sec_07_a_known_secret_input_is_a_secret_whatever_it_looks_like() -> Non
     assert reports([replace(faulty, props=faulty.props | {"connection": secret({"privateKey": "x"})})]) == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rm -rf -- /var/lib/rancher",
+        "rm -f /tmp/x /var/lib/rancher/k3s/server/db",
+        "rm -rf '//etc/rancher/k3s'",
+        'cd / && rm  -r   "/var/lib/kubelet"',
+    ],
+)
+def test_mig_10_a_removal_is_found_wherever_it_stands_on_its_line(text: str) -> None:
+    assert {one.policy for one in reports([command(create=text)])} == {"MIG-10-commands-destroy-nothing"}
+
+
+@pytest.mark.parametrize(
+    "text", ["rm -f /tmp/x; ls /var/lib/rancher", "rm -f /tmp/x\nls /var/lib/rancher", "rm /tmp/y"]
+)
+def test_mig_10_what_another_command_names_is_not_removed(text: str) -> None:
+    assert reports([command(create=text)]) == []
+
+
+@pytest.mark.parametrize("text", ["LS0tLS1CRUdJTiA=A=BBBBBBBBBBBBBBBB", "LS0tLS1CRUdJT=============="])
+def test_what_only_looks_like_base64_makes_no_policy_fail(text: str) -> None:
+    assert reports([command(create=text)]) == []
+
+
 # No value in a report
 
 

@@ -105,11 +105,15 @@ def adopted(edit: Callable[[Documents], object] = lambda _: None) -> Fleet:
 def all_new(documents: Documents) -> Documents:
     """The same documents where no guest exists yet."""
     for site_id in set(documents) - {"common"}:
-        for guest in documents[site_id]["guests"].values():
+        gone = set()
+        for name, guest in documents[site_id]["guests"].items():
             if guest.pop("existing", False):
                 documents[site_id].setdefault("accept", {})["PVE-03"] = "tests begin with empty hosts"
             for key in ("current", "ssh_user", "older_project", "handed_over"):
-                guest.pop(key, None)
+                if guest.pop(key, None) is not None:
+                    gone.add(f"guests.{name}.{key}")
+        if "assumed" in documents[site_id]:
+            documents[site_id]["assumed"] = [path for path in documents[site_id]["assumed"] if path not in gone]
     return documents
 
 
