@@ -22,4 +22,5 @@ def placeholders() -> Inputs:
         cilium_ca=(secret("ciliumCaCert"), secret("ciliumCaKey")),
         artifacts=None,
         charts=None,
+        bgp_password=secret("bgpPassword"),
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pulumi
 
 from infra.cilium import Cilium, CiliumArgs
-from infra.config import Fleet, Site, Vm
+from infra.config import Cluster, Fleet, Site, Vm
 from infra.k3s import K3s, K3sArgs, Mirror
 from infra.mtu import cilium_mtu
 from infra.proxmox import Credentials, GpuContainer, GuestArgs, Hypervisor, HypervisorArgs, VirtualMachine
@@ -22,6 +22,7 @@ class Inputs:
     cilium_ca: tuple[pulumi.Input[str], pulumi.Input[str]]  # certificate and key, PEM, secret
     artifacts: Mirror | None
     charts: str | None  # chart directory
+    bgp_password: pulumi.Input[str] | None = None  # secret; None where the site has no authentication
 
 
 class SiteStack(pulumi.ComponentResource):
@@ -74,6 +75,8 @@ class SiteStack(pulumi.ComponentResource):
                         lb=site.lb,
                         bgp=site.bgp,
                         router=str(site.vyos.lan_address),
+                        router_on_link=_on_link(site, cluster),
+                        bgp_password=inputs.bgp_password,
                         ca=inputs.cilium_ca,
                         charts=inputs.charts,
                         mtu=cilium_mtu(fleet, site_id, cluster),
@@ -103,3 +106,9 @@ class SiteStack(pulumi.ComponentResource):
                 opts = pulumi.ResourceOptions(parent=self, providers=[login])
                 machines[guest.name] = GpuContainer(name, guest, args, opts).machine
         return machines
+
+
+def _on_link(site: Site, cluster: Cluster) -> bool:
+    """Whether the router is a neighbour of every node."""
+    addresses = [site.vyos.lan_address, *(guest.address for guest in site.nodes(cluster))]
+    return all(address in site.network.lan_cidr for address in addresses)

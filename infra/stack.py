@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import pulumi
-from pulumi.runtime.config import is_config_secret
+from pulumi.runtime.config import get_config, is_config_secret
 
 from infra.charts import packed_at
 from infra.config import Cluster, Fleet, Lxc, Vm, load
@@ -17,7 +17,7 @@ from infra.k3s.in_force import in_force, waits_for_migration
 from infra.proxmox import Credentials, needs_root
 from infra.rules import judge
 from infra.site import Inputs
-from infra.versions import cilium
+from infra.versions import METALLB, cilium
 from infra.violation import InvariantError, Violation
 
 # Secrets of a stack: plain keys, because a secret nested in a structured value arrives as plain text.
@@ -27,8 +27,11 @@ SSH_PRIVATE_KEY = "sshPrivateKey"
 SSH_PUBLIC_KEY = "sshPublicKey"  # not secret
 CILIUM_CA_CERT = "ciliumCaCert"
 CILIUM_CA_KEY = "ciliumCaKey"
-SECRETS = (API_TOKEN, ROOT_PASSWORD, SSH_PRIVATE_KEY, CILIUM_CA_CERT, CILIUM_CA_KEY)
+BGP_PASSWORD = "bgpPassword"
+SECRETS = (API_TOKEN, ROOT_PASSWORD, SSH_PRIVATE_KEY, CILIUM_CA_CERT, CILIUM_CA_KEY, BGP_PASSWORD)
 _PUBLIC_KEY_FORM = re.compile(r"(ssh-|ecdsa-|sk-)[a-z0-9@.-]+ [A-Za-z0-9+/=]+( [^\n]*)?")
+# What the kernel takes for a TCP MD5 signature and VyOS for a value.
+_BGP_PASSWORD_FORM = re.compile(r"[!#-&(-\[\]-~]{1,80}")
 # Nodes hand it to curl and print it, so neither a flag nor a password.
 _MIRROR_URL = re.compile(r"https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[A-Za-z0-9._~%+/-]*)?")
 
@@ -148,9 +151,13 @@ def inputs(fleet: Fleet, site_id: str) -> Inputs:
         wanted.append(ROOT_PASSWORD)
     if any(cluster.cni == "cilium" for cluster in fleet.sites[site_id].clusters.values()):
         wanted += [CILIUM_CA_CERT, CILIUM_CA_KEY]
+        if fleet.sites[site_id].bgp.authenticated:
+            wanted.append(BGP_PASSWORD)
     values = {key: config.get_secret(key) if key in SECRETS else config.get(key) for key in wanted}
     faults = [_missing(site_id, key) for key, value in values.items() if value is None]
     faults += _public_key(site_id, config.get(SSH_PUBLIC_KEY))
+    if values.get(BGP_PASSWORD) is not None:
+        faults += _bgp_password(site_id, get_config(f"fleet:{BGP_PASSWORD}") or "")
     mirror, mirror_faults = _mirror(site_id, config.get("artifacts"))
     faults += [*mirror_faults, *_charts(fleet, site_id, config.get("charts"))]
     if faults:
@@ -170,6 +177,7 @@ def inputs(fleet: Fleet, site_id: str) -> Inputs:
         cilium_ca=(given.get(CILIUM_CA_CERT, ""), given.get(CILIUM_CA_KEY, "")),
         artifacts=mirror,
         charts=config.get("charts"),
+        bgp_password=given.get(BGP_PASSWORD),
     )
 
 
@@ -204,20 +212,34 @@ def _public_key(site_id: str, value: str | None) -> Iterator[Violation]:
         )
 
 
-def _charts(fleet: Fleet, site_id: str, folder: str | None) -> Iterator[Violation]:
-    """What is missing there would be missed only once every guest and server is up."""
-    runs_cilium = any(cluster.cni == "cilium" for cluster in fleet.sites[site_id].clusters.values())
-    if folder is None or not runs_cilium:
-        return
-    file = Path(packed_at(folder, cilium(fleet.common.cilium.version)))
-    if not file.is_absolute() or not file.is_file():
+def _bgp_password(site_id: str, value: str) -> Iterator[Violation]:
+    """The router has the same one, and takes no other form."""
+    if not _BGP_PASSWORD_FORM.fullmatch(value):
         yield Violation(
             id="DOC-03",
-            path=f"{site_id}.fleet:charts",
-            found=folder if file.is_absolute() else f"{folder or 'nothing'}, which is no absolute path",
-            expected=f"the path of a folder on this machine with {file.name}",
-            remedy='helm pull it there, then pulumi config set fleet:charts "$PWD/charts"',
+            path=f"{site_id}.fleet:{BGP_PASSWORD}",
+            found="something else",
+            expected="1 to 80 ASCII characters without spaces, quotes and backslashes, and no line end",
+            remedy=f"openssl rand -hex 24 | tr -d '\\n' | pulumi config set --secret --raw fleet:{BGP_PASSWORD}",
         )
+
+
+def _charts(fleet: Fleet, site_id: str, folder: str | None) -> Iterator[Violation]:
+    """What is missing there would be missed only once every guest and server is up."""
+    site = fleet.sites[site_id]
+    if folder is None or not any(cluster.cni == "cilium" for cluster in site.clusters.values()):
+        return
+    wanted = [cilium(fleet.common.cilium.version), *([METALLB] if site.lb.mode == "metallb" else [])]
+    for chart in wanted:
+        file = Path(packed_at(folder, chart))
+        if not file.is_absolute() or not file.is_file():
+            yield Violation(
+                id="DOC-03",
+                path=f"{site_id}.fleet:charts",
+                found=folder if file.is_absolute() else f"{folder or 'nothing'}, which is no absolute path",
+                expected=f"the path of a folder on this machine with {file.name}",
+                remedy='helm pull it there, then pulumi config set fleet:charts "$PWD/charts"',
+            )
 
 
 def _mirror(site_id: str, text: str | None) -> tuple[Mirror | None, list[Violation]]:

@@ -14,7 +14,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519
 
-from infra.stack import API_TOKEN, CILIUM_CA_CERT, CILIUM_CA_KEY, ROOT_PASSWORD, SSH_PRIVATE_KEY, SSH_PUBLIC_KEY
+from infra.stack import (
+    API_TOKEN,
+    BGP_PASSWORD,
+    CILIUM_CA_CERT,
+    CILIUM_CA_KEY,
+    ROOT_PASSWORD,
+    SSH_PRIVATE_KEY,
+    SSH_PUBLIC_KEY,
+)
 from lab.place import Place
 
 TOKEN_ID = "fleet@pve!pulumi"
@@ -48,6 +56,7 @@ def make(place: Place, sites: list[str]) -> MadeUp:
                 "ssh_authorized_key": public,
                 "wireguard_public_key": _wireguard_public_key(),
             }
+        known[site].setdefault("bgp_password", secrets.token_urlsafe(24))
     private_file(place.secrets, json.dumps(known, indent=1))
     if not place.passphrase.exists():
         private_file(place.passphrase, secrets.token_urlsafe(32))
@@ -77,6 +86,7 @@ def _config(site: dict[str, str], fleet: dict[str, str]) -> dict[str, str]:
         SSH_PUBLIC_KEY: site["ssh_authorized_key"],
         CILIUM_CA_CERT: fleet["ca_cert"],
         CILIUM_CA_KEY: fleet["ca_key"],
+        BGP_PASSWORD: site["bgp_password"],
     }
 
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from infra.cilium import advertisement_spec, cluster_spec, pool_spec
+from infra.addresses import pool_spec
+from infra.bgp import advertisement_spec, cluster_spec
 from lab import peering
 from tests.sites import three_sites
 

@@ -276,6 +276,7 @@ def test_a_value_that_the_fleet_assumes_stops_every_site(sound: Project) -> None
 
 
 def test_sec_07_every_missing_secret_is_named_at_once(sound: Project) -> None:
+    edited(sound, "sp", lambda site: site["bgp"].update(authenticated=True))
     run = sound.run("sp", preview=True, **dict.fromkeys([*SECRETS, "sshPublicKey"]))
     wanted = {("LXC-12" if key == ROOT_PASSWORD else "SEC-07", f"sp.fleet:{key}") for key in (*SECRETS, "sshPublicKey")}
     assert sorted(run.faults()) == sorted(wanted)
@@ -290,6 +291,21 @@ def test_a_site_without_containers_needs_no_root_password(sound: Project) -> Non
     assert sound.run("sp", preview=True, proxmoxRootPassword=None).faults() == [
         ("LXC-12", "sp.fleet:proxmoxRootPassword")
     ]
+
+
+def test_a_site_without_authentication_needs_no_password_of_the_peering(sound: Project) -> None:
+    assert sound.run("sp", preview=True, bgpPassword=None).error is None
+
+
+@pytest.mark.parametrize("password", ["two words", "quo'te", 'quo"te', "back\\slash", "line\n", "é", "x" * 81, ""])
+def test_a_password_that_the_router_refuses_is_named_before_anything_and_not_shown(
+    sound: Project, password: str
+) -> None:
+    edited(sound, "sp", lambda site: site["bgp"].update(authenticated=True))
+    run = sound.run("sp", preview=True, bgpPassword=password)
+    assert run.faults() == [("DOC-03", "sp.fleet:bgpPassword")]
+    assert run.registered == set()
+    assert len(password) < 2 or password not in str(run.error)
 
 
 def test_a_secret_that_was_set_in_plain_text_is_hidden_all_the_same(sound: Project) -> None:

@@ -38,6 +38,7 @@ ORDER = (
     "test_interruptions",
     "test_migration",
     "test_sites",
+    "test_bgp",
     "test_policy",
     "test_proxmox_faults",
     "test_changes",
