@@ -39,7 +39,7 @@ def _frozen(now: Situation, before: Node, then: Node) -> Iterator[Stop]:
     for key in dict.fromkeys((*before.frozen, *then.frozen)):
         old, new = before.config.get(key), then.config.get(key)
         if old != new:
-            moved = key in CNI and _servers_have(now, then)
+            runbook = _moved_by_hand(now, key, then)
             yield Stop(
                 rule="GRD-03" if key == "node-name" else "GRD-04",
                 urn=before.urn,
@@ -50,23 +50,34 @@ def _frozen(now: Situation, before: Node, then: Node) -> Iterator[Stop]:
                 consequence=f"{now.cluster(before.cluster)} runs with {old if old is not None else 'no such setting'}: "
                 "K3s fixes this when a cluster is made, and nodes and Pods that disagree lose each other",
                 instead="accept it in the window of the migration alone, once every server runs with it: follow "
-                f"fleet runbook {now.site_id} cni-migration"
-                if moved
+                f"fleet runbook {now.site_id} {runbook}"
+                if runbook
                 else f"put the document back; for another value build the cluster anew ({REBUILD})",
-                acceptable=moved,
+                acceptable=bool(runbook),
             )
 
 
-def _servers_have(now: Situation, then: Node) -> bool:
-    """The document says of every server that people keep that it runs with the CNI which this one is to get.
+def _moved_by_hand(now: Situation, key: str, then: Node) -> str:
+    """Runbook that people have carried out, so the document says; empty where a change of this key is none of its.
 
-    Then the move was made by hand (MIG-03), and each node compares its flags with that before anything happens there.
+    It says so with `current` of every server that was there before the program, some of which people still keep, and
+    with `migration.from_flannel`, off after the move and on again after the way back. What those servers run is what
+    this one is to get, in each of the keys. Each node compares its flags with that before anything happens there.
     """
-    cluster = next((one for one in now.site.clusters.values() if then.name in (*one.servers, *one.agents)), None)
-    backend = then.config.get("flannel-backend", DEFAULT_FLANNEL)
-    kept = [guest for guest in now.site.nodes(cluster) if guest.name in cluster.servers] if cluster else []
-    said = [guest.current.flannel_backend or DEFAULT_FLANNEL for guest in kept if guest.recognised and guest.current]
-    return bool(said) and set(said) == {backend}
+    cluster = next((one for one in now.site.clusters.values() if then.name in one.servers), None)
+    if key not in CNI or cluster is None or cluster.role != "main":
+        return ""
+    there = [one for one in now.site.nodes(cluster) if one.name in cluster.servers and one.in_cluster]
+    said = {one.current.flannel_backend if one.current else None for one in there}
+    if len(said) != 1 or None in said or not any(one.recognised for one in there):
+        return ""
+    (backend,) = said
+    forward = backend == "none"
+    wanted = {"flannel-backend": backend, "disable-network-policy": forward, "disable-kube-proxy": forward}
+    got = {one: then.config.get(one, taken) for one, taken in zip(CNI, (DEFAULT_FLANNEL, False, False), strict=True)}
+    if got != wanted or forward == now.site.migration.from_flannel:
+        return ""
+    return "cni-migration" if forward else "cni-rollback"
 
 
 def _version(before: Node, then: Node) -> Iterator[Stop]:
