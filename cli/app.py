@@ -197,7 +197,8 @@ def toolchain(
 def runbook(site: str, topic: str, folder: Folder = None) -> None:
     """Print steps that only a person can take.
 
-    Topics: lxc-host (what root sets on the host of a GPU container), hand-over (guests that an older project holds).
+    Topics: lxc-host (what root sets on the host of a GPU container), hand-over (guests that an older project holds),
+    cni-migration and cni-rollback (from Flannel to Cilium, and back), proxy-cutover (from the old proxy to Traefik).
     """
     from cli import documents, runbooks
 
@@ -206,7 +207,41 @@ def runbook(site: str, topic: str, folder: Folder = None) -> None:
     if judgement.fleet is None:
         documents.show(judgement)
         raise typer.Exit(1)
-    print(runbooks.text(judgement.fleet.sites[site], site, topic), end="")
+    print(runbooks.text(judgement.fleet, site, topic), end="")
+
+
+@app.command()
+def mtu(site: Annotated[str | None, typer.Argument(metavar="[SITE]")] = None, folder: Folder = None) -> None:
+    """Show how large packets may be on each path.
+
+    LAN, tunnels and Pods, and what Cilium is told. Exit code 1 if the documents contradict each other (NET-14).
+    """
+    from cli import documents
+    from cli import mtu as budget
+
+    budget.run(folder or documents.ROOT, site)
+
+
+@app.command()
+def topology(
+    write: Annotated[bool, typer.Option("--write", help="Write docs/topology.svg.")] = False, folder: Folder = None
+) -> None:
+    """Draw the fleet as SVG.
+
+    Sites with routers, clusters, guests, hosts, sessions and tunnels, from the documents alone.
+    """
+    from cli import documents, drawing
+
+    judgement = documents.judged(folder or documents.ROOT)
+    if judgement.fleet is None:
+        documents.show(judgement)
+        raise typer.Exit(1)
+    picture = drawing.of(judgement.fleet)
+    if write:
+        (documents.ROOT / drawing.FILE).write_text(picture, encoding="utf-8")
+        say(f"wrote {drawing.FILE}")
+        return
+    print(picture, end="")
 
 
 @app.command()

@@ -1,22 +1,38 @@
 """Runbooks by topic: text that is rendered from the documents of a site."""
 
-from cli import hand_over
+from cli import hand_over, migration, proxy_cutover, rebuild, way_back
 from cli.faults import Stop
-from infra.config import Site
+from cli.steps import main_clusters
+from infra.config import Fleet
 from infra.k3s import lxc_host
 
-TOPICS = ("lxc-host", "hand-over")
+TOPICS = ("lxc-host", "hand-over", "cni-migration", "cni-rollback", "proxy-cutover")
 
 
-def text(site: Site, site_id: str, topic: str) -> str:
+def text(fleet: Fleet, site_id: str, topic: str) -> str:
     """Raises Stop for an unknown topic, and for one that the site has nothing of."""
     if topic not in TOPICS:
         raise Stop(f"found no topic {topic}; expected one of {', '.join(TOPICS)}")
+    site = fleet.sites[site_id]
     if topic == "hand-over":
         held = [guest for guest in site.guests.values() if guest.existing and guest.older_project]
         if not held:
             raise Stop(f"no guest of site {site_id} names an older_project; {topic} is for guests that one holds")
         return "\n".join(hand_over.runbook(site_id, guest) for guest in held)
+    if topic == "proxy-cutover":
+        if site.traefik.legacy_proxy is None:
+            raise Stop(f"site {site_id} names no traefik.legacy_proxy; {topic} is for a proxy that still serves")
+        return proxy_cutover.runbook(fleet, site_id)
+    if topic == "cni-migration":
+        if not site.migration.from_flannel:
+            raise Stop(f"site {site_id} has no migration.from_flannel; {topic} is for a main cluster that runs Flannel")
+        way = rebuild if site.migration.mode == "rebuild" else migration
+        return "\n".join(way.runbook(fleet, site_id, cluster) for cluster in main_clusters(site))
+    if topic == "cni-rollback":
+        moved = [cluster for cluster in main_clusters(site) if any(site.guests[s].existing for s in cluster.servers)]
+        if not (site.migration.from_flannel or moved):
+            raise Stop(f"no main cluster of site {site_id} ever ran Flannel; {topic} is for one that came from it")
+        return "\n".join(way_back.runbook(fleet, site_id, cluster) for cluster in main_clusters(site))
     parts = [lxc_host.runbook(container) for container in site.containers]
     if not parts:
         raise Stop(f"site {site_id} has no container; {topic} is for hosts of GPU containers")

@@ -30,6 +30,7 @@ class CiliumArgs:
     router: str  # IPv4 address of the site's router in the LAN
     ca: tuple[pulumi.Input[str], pulumi.Input[str]]  # certificate and key of the shared CA, PEM, secret
     charts: str | None  # chart directory
+    mtu: int | None = None  # bytes of the path below the Pods; none lets Cilium look at the node's interface
     router_on_link: bool = True  # the router is a neighbour of every node
     bgp_password: pulumi.Input[str] | None = None  # secret; None without authentication
     mesh_values: dict[str, pulumi.Input[object]] | None = None  # chart values of the ClusterMesh layer
@@ -44,7 +45,7 @@ class Cilium(pulumi.ComponentResource):
         super().__init__("fleet:cilium:Cilium", name, None, opts)
         certificate, key = args.ca
         values: dict[str, pulumi.Input[object]] = {
-            **chart_values(args.cluster, args.line, args.lb),
+            **chart_values(args.cluster, args.line, args.lb, args.mtu),
             "tls": {"ca": {"cert": _secret_base64(certificate), "key": _secret_base64(key)}},
             **(args.mesh_values or {}),
         }
@@ -69,7 +70,9 @@ class Cilium(pulumi.ComponentResource):
         self.register_outputs({"status": self.status})
 
 
-def chart_values(cluster: Cluster, line: CiliumLine, lb: LoadBalancer) -> dict[str, pulumi.Input[object]]:
+def chart_values(
+    cluster: Cluster, line: CiliumLine, lb: LoadBalancer, mtu: int | None = None
+) -> dict[str, pulumi.Input[object]]:
     """Values of the chart without secrets. Key names are those of Cilium 1.17."""
     host, port = LOOPBACK_API
     return {
@@ -78,6 +81,7 @@ def chart_values(cluster: Cluster, line: CiliumLine, lb: LoadBalancer) -> dict[s
         "k8s": {"requireIPv4PodCIDR": True},
         "routingMode": line.datapath,
         **({"tunnelProtocol": "vxlan"} if line.datapath == "tunnel" else {}),
+        **({"MTU": mtu} if mtu is not None else {}),  # Cilium takes its encapsulation off itself
         "kubeProxyReplacement": True,
         "k8sServiceHost": host,
         "k8sServicePort": port,

@@ -9,6 +9,7 @@ from infra.cilium import Cilium, CiliumArgs
 from infra.clustermesh import PORT, ClusterMesh, MeshCertificates, SecretPair, checks, member, mesh_values, peers
 from infra.config import Cluster, Fleet, Site, Vm
 from infra.k3s import K3s, K3sArgs, Mirror
+from infra.mtu import cilium_mtu
 from infra.policies import Policies
 from infra.proxmox import Credentials, GpuContainer, GuestArgs, Hypervisor, HypervisorArgs, VirtualMachine
 from infra.remote import Machine
@@ -122,6 +123,7 @@ class SiteStack(pulumi.ComponentResource):
                 bgp_password=inputs.bgp_password,
                 ca=inputs.cilium_ca,
                 charts=inputs.charts,
+                mtu=cilium_mtu(fleet, site_id, cluster),
                 mesh_values=mesh_values(found) if leaves is not None else None,
             ),
             pulumi.ResourceOptions(parent=self, providers=[k3s.provider], depends_on=before),

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from infra.clustermesh import member
 from infra.config import Fleet
 from infra.rules import judge
 from infra.violation import InvariantError
-from lab import PROJECT, LabError, control, guarded, toolchain
+from lab import PROJECT, LabError, control, guarded, peering, toolchain
 from lab.documents import copy_documents, load_or_refuse, topology
 from lab.engine import Engine, alone, telling
 from lab.made_up import MadeUp, make, private_file
@@ -119,7 +120,7 @@ def preview(console: Console, sites: list[str] | None) -> int:
 
 
 def status(json_output: bool, console: Console) -> int:
-    """What runs: nodes, releases, addresses."""
+    """What runs: nodes, releases, addresses, objects of BGP and the mesh."""
     place, fleet = here(), load_or_refuse(PROJECT)
     if not control.running(place.root):
         if json_output:
@@ -128,7 +129,7 @@ def status(json_output: bool, console: Console) -> int:
             console.print("no lab runs; start it with: ./fleet lab up", highlight=False)
         return 1
     engine = Engine(place, toolchain.ensure(lambda _: None))
-    found = collect(place, fleet, engine)
+    found = collect(place, fleet, engine, with_peering=True)
     if json_output:
         print(json.dumps({"running": True, **found}, indent=2))
     else:
@@ -198,8 +199,8 @@ def _settled(place: Place, fleet: Fleet, engine: Engine) -> dict[str, Any]:
         time.sleep(2)
 
 
-def collect(place: Place, fleet: Fleet, engine: Engine) -> dict[str, Any]:
-    """The state of every cluster of the lab that has been brought up."""
+def collect(place: Place, fleet: Fleet, engine: Engine, *, with_peering: bool = False) -> dict[str, Any]:
+    """The state of every cluster of the lab that has been brought up; its BGP and mesh where somebody asks."""
     nodes = control.request(place.root, op="status")["nodes"]
     clusters = {}
     for _, site, cluster in fleet.clusters():
@@ -225,6 +226,9 @@ def collect(place: Place, fleet: Fleet, engine: Engine) -> dict[str, Any]:
             "lb_pool": str(site.lb.pool) if announced else None,
             "kubeconfig": str(file),
         }
+        if with_peering:
+            asked = partial(_get, place, engine, file)
+            clusters[cluster.name]["peering"] = peering.found(asked) if cluster.cni == "cilium" else {}
     return {"guests": nodes, "clusters": clusters, "stand_ins": list(STAND_INS)}
 
 
@@ -366,7 +370,8 @@ def _condition(node: dict[str, Any], kind: str) -> str:
 
 def _table(console: Console, place: Place, found: dict[str, Any]) -> None:
     table = Table(title="The lab", title_justify="left", expand=False)
-    for column in ("site", "cluster", "nodes ready", "releases", "addresses"):
+    peered = any("peering" in cluster for cluster in found["clusters"].values())
+    for column in ("site", "cluster", "nodes ready", "releases", "addresses", *(["BGP and mesh"] if peered else [])):
         table.add_column(column, overflow="fold")
     for name, cluster in found["clusters"].items():
         vips = "\n".join([f"API {cluster['api']}", *(f"{key} {vip}" for key, vip in cluster["vips"].items())])
@@ -376,6 +381,7 @@ def _table(console: Console, place: Place, found: dict[str, Any]) -> None:
             f"{len(cluster['ready'])}/{cluster['nodes']}",
             "\n".join(cluster["releases"]) or "-",
             vips,
+            *([peering.lines(cluster["peering"])] if peered else []),
         )
     console.print(table)
     console.print(f"kubeconfigs: {place.kubeconfigs} (or: ./fleet lab kubectl CLUSTER -- get nodes)", highlight=False)

@@ -375,7 +375,7 @@ def test_outputs_say_what_was_recognised_and_why_there_is_no_cilium() -> None:
 
 
 def test_pve_10_the_hand_over_is_a_runbook_of_exact_commands_in_order() -> None:
-    printed = runbook(adopted().sites["sp"], "sp", "hand-over")
+    printed = runbook(adopted(), "sp", "hand-over")
     steps = [
         "pulumi stack export -s STACK --file gpu-sp-01-older.json",
         ".inputs.vmId == 301",
@@ -397,4 +397,4 @@ def test_pve_10_the_hand_over_is_a_runbook_of_exact_commands_in_order() -> None:
 
 def test_a_site_whose_guests_no_project_holds_has_no_hand_over() -> None:
     with pytest.raises(Exception, match="no guest of site franca names an older_project"):
-        runbook(adopted().sites["franca"], "franca", "hand-over")
+        runbook(adopted(), "franca", "hand-over")

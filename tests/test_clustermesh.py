@@ -155,6 +155,12 @@ def test_with_metallb_its_own_annotation_asks_for_the_address() -> None:
     assert api_service(lb)["metadata"]["annotations"] == {"metallb.io/loadBalancerIPs": str(lb.vips.clustermesh_api)}
 
 
+def test_gen_05_with_metallb_the_address_comes_after_its_controller_and_pool() -> None:
+    record = plan_of(changed(lambda found: found["sp"]["lb"].update(mode="metallb")), "sp")
+    after = set(record[("fleet:clustermesh:ClusterMesh", "clustermesh-cluster-sp")].after)
+    assert {"cilium-cluster-sp-metallb", "cilium-cluster-sp-metallb-pool"} <= after
+
+
 def test_bgp_07_the_address_is_announced() -> None:
     assert service(declared("sp"), "cluster-sp").inputs["metadata"]["labels"] == {ADVERTISE_LABEL: "true"}
 

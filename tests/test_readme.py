@@ -21,13 +21,13 @@ def words(text: str) -> set[str]:
 
 
 def test_every_address_of_the_picture_stands_in_a_document() -> None:
-    shown = set(ADDRESS.findall((ROOT / "docs/sites.svg").read_text(encoding="utf-8")))
+    shown = set(ADDRESS.findall((ROOT / "docs/topology.svg").read_text(encoding="utf-8")))
     assert len(shown) > 20
     assert shown <= set(ADDRESS.findall(documents()))
 
 
 def test_every_host_guest_and_cluster_of_the_picture_stands_in_a_document() -> None:
-    picture = (ROOT / "docs/sites.svg").read_text(encoding="utf-8")
+    picture = (ROOT / "docs/topology.svg").read_text(encoding="utf-8")
     shown = set(re.findall(r"\b(?:pve-[a-z]+-\d+|vm-[a-z]+-\d+|gpu-sp(?:-\d+)?|cluster-[a-z]+)\b", picture))
     assert shown
     assert shown <= {word.rstrip(":") for word in words(documents())}

@@ -24,7 +24,6 @@ OWN_SOURCE = "the format of the documents"
 class Layer(StrEnum):
     """What is not built yet."""
 
-    MIGRATION = "migration"
     GPU_PLATFORM = "gpu platform"
     KUEUE = "kueue"
     AI_PLATFORM = "ai platform"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from infra.config.fleet import Fleet
+from infra.mtu import TUNNEL_LIMIT, WAN_MTU, WIREGUARD_OVERHEAD
 from infra.rules.decided import deviations
 from infra.rules.ranges import Range, holds, is_host_of, left_to_gpu_rule, overlaps
 from infra.rules.registry import Finding, rule
@@ -113,6 +114,29 @@ def mesh_nodes_reach_each_other(fleet: Fleet) -> Iterator[Finding]:
         if meshed and not site.wireguard.route_lans and site_id in tunnelled:
             found = f"false with {', '.join(meshed)} in the mesh"
             yield Finding(f"{site_id}.wireguard.route_lans", found, "true", "route the LANs, or leave the mesh")
+
+
+@rule("NET-14", source=PLAN)
+def packets_fit_the_tunnel(fleet: Fleet) -> Iterator[Finding]:
+    """A tunnel has one MTU at both ends that fits WAN and LANs; Pods stay below it; routers let nodes reach nodes."""
+    tunnelled = _tunnelled(fleet)
+    for site_id, site in fleet.sites.items():
+        mtu, path = site.wireguard.mtu, f"{site_id}.wireguard.mtu"
+        if site_id not in tunnelled:
+            continue
+        if mtu > TUNNEL_LIMIT:
+            expected = f"at most {TUNNEL_LIMIT}: {WAN_MTU} of the WAN less {WIREGUARD_OVERHEAD} of WireGuard"
+            yield Finding(path, mtu, expected, "lower it at both ends of each tunnel")
+        elif mtu > site.network.mtu:
+            expected = f"at most network.mtu, {site.network.mtu}"
+            yield Finding(path, mtu, expected, "lower it at both ends of each tunnel, or correct network.mtu")
+    for tunnel in fleet.common.tunnels:
+        ends = {end: fleet.sites[end].wireguard.mtu for end in tunnel.ends if end in fleet.sites}
+        for end, mtu in ends.items():
+            if mtu > min(ends.values()):
+                other = min(ends, key=lambda one: ends[one])
+                expected = f"{ends[other]} as in {other}, the other end of {tunnel.interface}"
+                yield Finding(f"{end}.wireguard.mtu", mtu, expected, "give both ends the MTU of the narrower one")
 
 
 @rule("NET-15", level=Level.ACK, source=ARCHITECTURE)

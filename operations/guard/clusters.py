@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterator
 
+from infra.k3s.settings import DEFAULT_FLANNEL
 from operations.guard.known import COMMAND, K3S, Node, node, quorum, sections
 from operations.guard.plan import DELETE, REPLACE, UPDATE, Resource, Step, name_of, types_of
 from operations.guard.situation import Situation
 from operations.guard.stop import Stop
 
+CNI = ("flannel-backend", "disable-network-policy", "disable-kube-proxy")
 REBUILD = "docs/operacoes/k3s-rebuild.md"
 RANDOM_PASSWORD = "random:index/randomPassword:RandomPassword"
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:\+k3s(\d+))?$")
@@ -37,6 +39,7 @@ def _frozen(now: Situation, before: Node, then: Node) -> Iterator[Stop]:
     for key in dict.fromkeys((*before.frozen, *then.frozen)):
         old, new = before.config.get(key), then.config.get(key)
         if old != new:
+            runbook = _moved_by_hand(now, key, then)
             yield Stop(
                 rule="GRD-03" if key == "node-name" else "GRD-04",
                 urn=before.urn,
@@ -46,9 +49,35 @@ def _frozen(now: Situation, before: Node, then: Node) -> Iterator[Stop]:
                 new=new,
                 consequence=f"{now.cluster(before.cluster)} runs with {old if old is not None else 'no such setting'}: "
                 "K3s fixes this when a cluster is made, and nodes and Pods that disagree lose each other",
-                instead=f"put the document back; for another value build the cluster anew ({REBUILD})",
-                acceptable=False,
+                instead="accept it in the window of the migration alone, once every server runs with it: follow "
+                f"fleet runbook {now.site_id} {runbook}"
+                if runbook
+                else f"put the document back; for another value build the cluster anew ({REBUILD})",
+                acceptable=bool(runbook),
             )
+
+
+def _moved_by_hand(now: Situation, key: str, then: Node) -> str:
+    """Runbook that people have carried out, so the document says; empty where a change of this key is none of its.
+
+    It says so with `current` of every server that was there before the program, some of which people still keep, and
+    with `migration.from_flannel`, off after the move and on again after the way back. What those servers run is what
+    this one is to get, in each of the keys. Each node compares its flags with that before anything happens there.
+    """
+    cluster = next((one for one in now.site.clusters.values() if then.name in one.servers), None)
+    if key not in CNI or cluster is None or cluster.role != "main":
+        return ""
+    there = [one for one in now.site.nodes(cluster) if one.name in cluster.servers and one.in_cluster]
+    said = {one.current.flannel_backend if one.current else None for one in there}
+    if len(said) != 1 or None in said or not any(one.recognised for one in there):
+        return ""
+    (backend,) = said
+    forward = backend == "none"
+    wanted = {"flannel-backend": backend, "disable-network-policy": forward, "disable-kube-proxy": forward}
+    got = {one: then.config.get(one, taken) for one, taken in zip(CNI, (DEFAULT_FLANNEL, False, False), strict=True)}
+    if got != wanted or forward == now.site.migration.from_flannel:
+        return ""
+    return "cni-migration" if forward else "cni-rollback"
 
 
 def _version(before: Node, then: Node) -> Iterator[Stop]:

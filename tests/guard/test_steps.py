@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from infra.violation import Violation
-from tests.guard.samples import Raw, found, plan, resource, step, verdict
+from operations.guard import judge, read
+from operations.guard.stop import Stop
+from tests.guard.samples import Raw, found, plan, raw, resource, step, verdict
+from tests.rules.documents import fleet_of, patched, shipped
+
+Change = Callable[[Raw], None]
 
 MEMORY = {"memory.dedicated": {"kind": "update", "inputDiff": True}}
 
@@ -148,6 +153,112 @@ def test_what_is_fixed_for_life_is_a_stop(line: str, other: str, key: str, rule:
         "sp", step("sp", "k3s-cluster-sp-server-vm-sp-01", "update", stdin(line, other), diffReasons=["stdin"])
     )
     assert (rule, key) in {(stop.rule, stop.field) for stop in made.stops}
+
+
+CNI_LINES = "disable-kube-proxy: true\ndisable-network-policy: true\n", 'flannel-backend: "none"\n'
+CNI_KEYS = ["disable-kube-proxy", "disable-network-policy", "flannel-backend"]
+MOVED = {"vm-cpps-02": "none", "vm-cpps-03": "none"}
+JOINED = "k3s-cluster-fca-server-vm-cpps-04"
+
+
+def cni(*, to: str, current: dict[str, str | None], from_flannel: bool, more: Change | None = None) -> list[Stop]:
+    """GRD-04 for the server of the program when its CNI changes, with what the document says of the others."""
+    old = "vxlan" if to == "none" else "none"
+
+    def flags(backend: str) -> Change:
+        def change(inputs: Raw) -> None:
+            for lines in CNI_LINES:
+                assert lines in inputs["stdin"]
+                inputs["stdin"] = inputs["stdin"].replace(lines, lines if backend == "none" else "")
+            if backend not in ("none", "vxlan"):
+                inputs["stdin"] = inputs["stdin"].replace("node-ip:", f'flannel-backend: "{backend}"\nnode-ip:', 1)
+
+        return change
+
+    state = raw("state-franca")
+    made = step("franca", JOINED, "update", flags(to), diffReasons=["stdin"])
+    if more:
+        more(made["newState"]["inputs"])
+    for one in (made["oldState"], *(one for one in state["deployment"]["resources"] if one["urn"] == made["urn"])):
+        flags(old)(one["inputs"])
+    documents = patched(
+        shipped(),
+        {f"franca.guests.{name}.current.flannel_backend": said for name, said in current.items()}
+        | {"franca.migration.from_flannel": from_flannel},
+    )
+    documented, faults = fleet_of(documents)
+    assert documented is not None, faults
+    return [one for one in judge(read({"steps": [made]}, state), documented, "franca").stops if one.rule == "GRD-04"]
+
+
+def test_mig_03_the_cni_moves_once_the_document_says_that_every_server_has_it() -> None:
+    stops = cni(to="none", current=dict(MOVED), from_flannel=False)
+    assert sorted(one.field for one in stops) == CNI_KEYS
+    assert all(one.acceptable and "fleet runbook franca cni-migration" in one.instead for one in stops)
+    assert len({one.key for one in stops}) == 3
+
+
+def test_mig_05_the_cni_goes_back_once_the_document_says_that_every_server_has_gone_back() -> None:
+    stops = cni(to="vxlan", current=dict.fromkeys(MOVED, "vxlan"), from_flannel=True)
+    assert sorted(one.field for one in stops) == CNI_KEYS
+    assert all(one.acceptable and "fleet runbook franca cni-rollback" in one.instead for one in stops)
+
+
+@pytest.mark.parametrize(
+    ("to", "current", "from_flannel"),
+    [
+        ("none", MOVED | {"vm-cpps-03": "vxlan"}, False),
+        ("none", MOVED | {"vm-cpps-03": None}, False),
+        ("none", dict.fromkeys(MOVED, "vxlan"), False),
+        ("none", MOVED, True),
+        ("vxlan", MOVED, False),
+        ("vxlan", dict.fromkeys(MOVED, None), True),
+        ("vxlan", dict.fromkeys(MOVED, "vxlan"), False),
+        ("host-gw", dict.fromkeys(MOVED, "vxlan"), True),
+    ],
+    ids=["one behind", "one unsaid", "none moved", "move not recorded", "others moved", "nothing said",
+         "way back not recorded", "another backend"],
+)  # fmt: skip
+def test_nobody_can_accept_a_cni_that_the_document_does_not_say_of_every_server(
+    to: str, current: dict[str, str | None], from_flannel: bool
+) -> None:
+    stops = cni(to=to, current=current, from_flannel=from_flannel)
+    assert sorted(one.field for one in stops) == CNI_KEYS
+    assert [one.key for one in stops] == ["", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("disable-kube-proxy: true\n", ""),
+        ("disable-network-policy: true\n", ""),
+        ('flannel-backend: "none"', 'flannel-backend: "host-gw"'),
+    ],
+)
+def test_nobody_can_accept_half_a_move(old: str, new: str) -> None:
+    """The three keys belong together: a server with Cilium and kube-proxy is none that the others are like."""
+    stops = cni(to="none", current=dict(MOVED), from_flannel=False, more=stdin(old, new))
+    assert len(stops) >= 2
+    assert not [one.key for one in stops if one.key]
+
+
+def test_a_range_that_changes_with_the_cni_has_no_key() -> None:
+    other = stdin('service-cidr: "10.141.0.0/16"', 'service-cidr: "10.143.0.0/16"')
+    stops = cni(to="none", current=dict(MOVED), from_flannel=False, more=other)
+    assert [one.field for one in stops if not one.key] == ["service-cidr"]
+
+
+@pytest.mark.parametrize(
+    ("server", "old", "new"),
+    [
+        ("cluster-sp-server-vm-sp-01", 'flannel-backend: "none"', 'flannel-backend: "vxlan"'),
+        ("gpu-sp-server-gpu-sp-01", "node-ip:", 'flannel-backend: "host-gw"\nnode-ip:'),
+    ],
+)
+def test_the_cni_of_a_cluster_that_the_program_keeps_alone_stays(server: str, old: str, new: str) -> None:
+    made = verdict("sp", step("sp", f"k3s-{server}", "update", stdin(old, new), diffReasons=["stdin"]))
+    (stop,) = [one for one in made.stops if one.field == "flannel-backend"]
+    assert not stop.acceptable
 
 
 def test_one_server_that_leaves_has_a_key() -> None:

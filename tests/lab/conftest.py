@@ -36,6 +36,7 @@ ORDER = (
     "test_kills",
     "test_adoption",
     "test_interruptions",
+    "test_migration",
     "test_sites",
     "test_bgp",
     "test_policy",

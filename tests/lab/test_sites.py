@@ -185,6 +185,7 @@ def generated(lab: Lab) -> list[bytes]:
     for site in ("franca", "sp"):
         values |= {known[site][key] for key in ("root_password", "api_token_secret", "bgp_password")}
         values |= set(known[site]["ssh_private_key"].splitlines()[1:-1])
+        values |= {line for _, key in known[site]["mesh"].values() for line in key.splitlines()[1:-1]}
     values |= set(known["_fleet"]["ca_key"].splitlines()[1:-1])
     for kubeconfig in lab.checkout.place.kubeconfigs.glob("*.yaml"):
         values.add(yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"])

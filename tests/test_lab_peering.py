@@ -1,0 +1,44 @@
+"""BGP and mesh as `fleet lab status` tells them, from the objects that the program declares."""
+
+from typing import Any
+
+from infra.addresses import pool_spec
+from infra.bgp import advertisement_spec, cluster_spec
+from lab import peering
+from tests.sites import three_sites
+
+SITE = three_sites().sites["franca"]
+
+
+def objects(*what: str) -> list[dict[str, Any]]:
+    """As an API server has them after an update of Franca, with a mesh."""
+    specs = {
+        "ciliumbgpclusterconfigs": cluster_spec(SITE.bgp, str(SITE.vyos.lan_address)),
+        "ciliumbgpadvertisements": advertisement_spec(),
+        "ciliumloadbalancerippools": pool_spec(SITE.lb),
+    }
+    if what[0] in specs:
+        return [{"metadata": {"name": "site"}, "spec": specs[what[0]]}]
+    if what[0] == "secrets":
+        assert "metadata.name=cilium-clustermesh" in what
+        return [{"metadata": {}, "data": {"cluster-sp": "c2VjcmV0", "cluster-sp.etcd-client.key": "c2VjcmV0"}}]
+    return [{"metadata": {"annotations": {"lbipam.cilium.io/ips": "192.168.0.241"}}, "spec": {"type": "LoadBalancer"}}]
+
+
+def test_peers_advertisements_pools_and_remote_clusters_are_told() -> None:
+    assert peering.found(objects) == {
+        "bgp": ["AS 65001 to 192.168.0.1 AS 65001"],
+        "advertised": ["PodCIDR", "Service, LoadBalancerIP"],
+        "pools": ["site 192.168.0.240 to 192.168.0.250"],
+        "mesh": ["API 192.168.0.241", "remote cluster-sp"],
+    }
+
+
+def test_no_value_of_a_secret_is_told() -> None:
+    assert "c2VjcmV0" not in str(peering.found(objects))
+
+
+def test_a_cluster_without_any_of_it_shows_a_dash() -> None:
+    nothing = peering.found(lambda *_: [])
+    assert peering.lines(nothing) == "-"
+    assert "bgp AS 65001 to 192.168.0.1 AS 65001\n" in peering.lines(peering.found(objects))
