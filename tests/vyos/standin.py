@@ -34,7 +34,7 @@ class StandIn:
         self.drop_once_armed = False
         for folder in ("bin", "config", "dev/shm", "opt/vyatta/bin", "opt/vyatta/etc/functions"):
             (state / folder).mkdir(parents=True)
-        program = f"'{sys.executable}' '{ROOT}/tests/vyos/vyatta.py' '{state}'"
+        program = f"'{sys.executable}' -S '{ROOT}/tests/vyos/vyatta.py' '{state}'"
         for name, text in {
             "bin/vbash": 'exec /bin/bash "$@"',
             "bin/sg": '[ "$1 $2" = "vyattacfg -c" ] && exec /bin/sh -c "$3"',
