@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from infra.config import Site
+from infra.violation import shown
 from infra.vyos.ownership import difference
 from infra.vyos.paths import TYPES
 from infra.vyos.statements import Statement
@@ -68,7 +69,9 @@ def commit(
         raise RouterError(f"VyOS refused: set {refused} ({said}); nothing was changed")
     if ran.code in _BEFORE_COMMIT:
         raise RouterError(f"{_BEFORE_COMMIT[ran.code]}; nothing was changed ({said})")
-    raise Waiting(f"the commit failed ({said}); parts of it may be in force: {consequence(site, decided, due)}")
+    raise Waiting(
+        f"the commit failed or did not end ({said}); parts of it may be in force: {consequence(site, decided, due)}"
+    )
 
 
 def settle(
@@ -84,11 +87,15 @@ def settle(
     try:
         ran = ssh.confirm(router)
         after = ssh.look(router)
-        saved = set(words(after.running, "running")) == set(words(after.saved, "saved"))
+        running = words(after.running, "running")
+        saved = set(running) == set(words(after.saved, "saved"))
+        gone = list(_missing(running, decided, lines, site.vyos.version))
     except RouterError as error:
         raise Waiting(f"nobody here knows whether it was confirmed and saved ({error}); if not, {later}") from None
     if ran.code or after.armed:
         raise Waiting(f"not confirmed ({_masked(ran, secrets)}); {later}")
+    if gone:
+        raise Waiting(f"taken back before it was confirmed: {'; '.join(gone)}; run this again")
     if not saved:
         raise Waiting(f"confirmed, but {_UNSAVED} ({_masked(ran, secrets)})")
 
@@ -138,9 +145,9 @@ def _verified(router: Router, site: Site, decided: Plan, lines: tuple[Statement,
 
 def _missing(running: list[Statement], decided: Plan, lines: tuple[Statement, ...], version: str) -> Iterator[str]:
     there = {one[:length] for one in running for length in range(1, len(one) + 1)}
-    for one, shown in zip(lines, decided.found.set, strict=False):
+    for one, masked in zip(lines, decided.found.set, strict=False):
         if one not in there:
-            yield f"it lacks: {' '.join(shown)}"
+            yield f"it lacks: {' '.join(masked)}"
     for one in difference(running, decided.wanted, version).set if not lines else ():
         yield f"it lacks: {' '.join(one)}"
     replaced = {one[:-1] for one in lines}
@@ -154,4 +161,4 @@ def _masked(ran: Ran, secrets: Iterable[str]) -> str:
     said = ran.said
     for secret in secrets:
         said = said.replace(secret.strip(), "***")
-    return " ".join(said.split())[-300:] or f"it ended with {ran.code}, without a word"
+    return shown(" ".join(said.split())[-300:], 300) or f"it ended with {ran.code}, without a word"

@@ -14,6 +14,7 @@ from typing import TypeVar
 import asyncssh
 
 from infra.config.network import RouterSsh
+from infra.violation import shown
 
 _Made = TypeVar("_Made")
 
@@ -41,11 +42,17 @@ configure
 /bin/cli-shell-api inSession || builtin exit 11
 trap '/bin/cli-shell-api teardownSession' EXIT
 """
-# The prompt of commit-confirm repeats for ever without an answer. What `commit` returns through an alias says nothing.
+# What `set` and `commit` return through their aliases says nothing: a refused value is known by its words, a commit by
+# what is left of the session. The prompt of commit-confirm repeats for ever without an answer.
 _APPLY = """\
 systemctl is-active --quiet {timer} && builtin exit 8
 [ "$({op} show configuration commands | sha256sum | cut -c 1-64)" = {running} ] || builtin exit 9
-refused() {{ echo "refused: $1"; builtin exit 10; }}
+judged() {{
+    [ "$2" = 0 ] && [[ $said != *[Ff]ailed* && $said != *"not valid"* && $said != *ambiguous* ]] && return
+    echo "refused: $1"
+    echo "$said"
+    builtin exit 10
+}}
 {session}{sets}
 /bin/cli-shell-api sessionChanged || builtin exit 12
 commit-confirm {minutes} <<<y
@@ -107,7 +114,7 @@ def look(router: Router, asked: Iterable[str] = ()) -> Seen:
         return Seen(
             running=await _read(connection, f"{OP} show configuration commands"),
             saved=await _read(connection, f"cat {SAVED}"),
-            armed=(state.get("ActiveEnterTimestamp") or "a time it does not tell") if waits else "",
+            armed=shown(state.get("ActiveEnterTimestamp") or "a time it does not tell", 60) if waits else "",
             said={one: (await _read(connection, f"{OP} {one}", fails=True)).decode(errors="replace") for one in asked},
         )
 
@@ -130,7 +137,7 @@ def commit(router: Router, running: str, statements: Iterable[tuple[str, ...]], 
     Raises Lost, or RouterError where nothing was sent.
     """
     sets = "\n".join(
-        f"set {' '.join(shlex.quote(word) for word in statement)} || refused {number}"
+        f"said=$(set {' '.join(shlex.quote(word) for word in statement)} 2>&1); judged {number} $?"
         for number, statement in enumerate(statements)
     )
     parts = {"op": OP, "timer": TIMER, "running": running, "session": _SESSION, "sets": sets, "minutes": minutes}
@@ -165,7 +172,9 @@ async def _read(connection: asyncssh.SSHClientConnection, command: str, *, fails
     done = await connection.run(command, encoding=None, timeout=READ_TIMEOUT_S, stdin=asyncssh.DEVNULL)
     if done.exit_status != 0 and not fails:
         said = " ".join(_bytes(done.stderr).decode(errors="replace").split())[-300:]
-        raise RouterError(f"`{command}` ended with {done.exit_status}: {said or 'no word'}; nothing was changed by it")
+        raise RouterError(
+            f"`{command}` ended with {done.exit_status}: {shown(said, 300) or 'no word'}; nothing was changed by it"
+        )
     return _bytes(done.stdout) if done.exit_status == 0 else b""
 
 

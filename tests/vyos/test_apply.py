@@ -152,9 +152,11 @@ def test_net_15_a_router_gets_what_it_lacks_after_a_recorded_backup(make: Callab
     assert len(site.evidence) == len(router.backups) == 1
 
 
-def test_a_router_without_anything_of_ours_gets_all_of_it(make: Callable[..., Site]) -> None:
+def test_statements_of_every_part_arrive_as_they_are_rendered(make: Callable[..., Site]) -> None:
     site = make()
-    site.router.give(THEIRS)
+    lacking = sorted(wanted(site.router))[::4]  # each is a process of the stand-in, which takes its time
+    site.router.give([*THEIRS, *sorted(wanted(site.router) - set(lacking))])
+    assert {one[0] for one in lacking} == {"firewall", "interfaces", "policy", "protocols"}
     assert site.apply().code == 0
     assert site.router.running == set(THEIRS) | wanted(site.router)
 
@@ -269,7 +271,7 @@ def test_a_failed_commit_says_when_the_router_restarts(make: Callable[..., Site]
     site.router.trap("commit")
     ran = site.apply()
     assert ran.code == 1
-    assert "the commit failed" in ran.text
+    assert "the commit failed or did not end (Commit failed)" in ran.text
     assert "unless somebody confirms, the router RESTARTS into its saved configuration" in ran.text
     assert "10 minutes after the commit, at about" in ran.text
     assert site.router.running == site.router.saved
@@ -318,6 +320,22 @@ def test_what_does_not_read_back_is_not_confirmed_and_is_taken_back(
     assert (site.router.state / "restarted").exists()
     assert again.code == 0, again.text
     assert site.router.running == site.router.saved == before | wanted(site.router)
+
+
+def test_a_commit_that_is_taken_back_while_it_is_confirmed_is_not_called_done(
+    make: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = make()
+    before, real = site.router.running, ssh.confirm
+
+    def late(router: ssh.Router) -> ssh.Ran:
+        site.router.run_out()
+        return real(router)
+
+    monkeypatch.setattr(ssh, "confirm", late)
+    ran = site.apply()
+    assert (ran.code, "taken back before it was confirmed: it lacks: " in ran.text) == (1, True)
+    assert site.router.running == site.router.saved == before
 
 
 def test_another_key_pair_than_the_document_says_is_not_confirmed(make: Callable[..., Site]) -> None:

@@ -49,7 +49,7 @@ class Router:
         refused = self.trap("refuses")
         if template_of(words, VERSION) is None or (refused and refused in words):
             print(f"Value validation failed: {' '.join(words)}\nSet failed")
-            return 1
+            return 0  # as VyOS does: its alias returns what printing returned
         with self.session.open("a") as session:
             session.write(as_commands([words]))
         return 0
