@@ -2,6 +2,7 @@
 
 import pulumi
 
+from infra.names import MESH_KEYS
 from infra.proxmox import Credentials
 from infra.site import Inputs
 
@@ -22,4 +23,6 @@ def placeholders() -> Inputs:
         cilium_ca=(secret("ciliumCaCert"), secret("ciliumCaKey")),
         artifacts=None,
         charts=None,
+        bgp_password=secret("bgpPassword"),
+        mesh={role: (secret(certificate), secret(key)) for role, (certificate, key) in MESH_KEYS.items()},
     )

@@ -1,20 +1,19 @@
-"""Cilium layer: the CNI of one cluster, its LoadBalancer pool, and its BGP peering with the site's router.
+"""Cilium layer: the CNI of one cluster, and with it the LoadBalancer pool and the BGP peering.
 
-ClusterMesh is a layer of its own; its seam here is `CiliumArgs.mesh_values`, merged into the chart's values. What the
-router must be told is rendered elsewhere from the same document.
+ClusterMesh is a layer of its own; its seam here is `CiliumArgs.mesh_values`, merged into the chart's values.
 """
 
 import base64
 from dataclasses import dataclass
-from typing import Any
 
 import pulumi
-import pulumi_kubernetes as k8s
 
+from infra.addresses import declare_pool
+from infra.bgp import Peering, declare_peering
 from infra.charts import install_chart
 from infra.config import Bgp, Cluster, LoadBalancer
 from infra.config.fleet import CiliumLine
-from infra.names import ADVERTISE_LABEL, BGP_GROUP_LABEL, KUBE_SYSTEM, LB_CLASS
+from infra.names import KUBE_SYSTEM
 from infra.versions import cilium
 
 # The agent reaches its API server through K3s's own loopback endpoint, never through the API address that kube-vip
@@ -31,6 +30,8 @@ class CiliumArgs:
     router: str  # IPv4 address of the site's router in the LAN
     ca: tuple[pulumi.Input[str], pulumi.Input[str]]  # certificate and key of the shared CA, PEM, secret
     charts: str | None  # chart directory
+    router_on_link: bool = True  # the router is a neighbour of every node
+    bgp_password: pulumi.Input[str] | None = None  # secret; None without authentication
     mesh_values: dict[str, pulumi.Input[object]] | None = None  # chart values of the ClusterMesh layer
 
 
@@ -55,57 +56,17 @@ class Cilium(pulumi.ComponentResource):
             args.charts,
             pulumi.ResourceOptions(parent=self),
         )
-        after_chart = pulumi.ResourceOptions(parent=self, depends_on=[chart])  # its operator brings the kinds
-        if args.lb.mode == "cilium":
-            self._object(f"{name}-pool", args.line, "CiliumLoadBalancerIPPool", "site", pool_spec(args.lb), after_chart)
-        group = {BGP_GROUP_LABEL: "site"}
-        peer = self._object(
-            f"{name}-peer", args.line, "CiliumBGPPeerConfig", "router", peer_spec(args.bgp), after_chart
+        declare_pool(name, args.lb, args.line.version, args.charts, chart, self)
+        peering = Peering(
+            cilium_version=args.line.version,
+            bgp=args.bgp,
+            router=args.router,
+            on_link=args.router_on_link,
+            password=args.bgp_password,
         )
-        self._object(
-            f"{name}-advertisement",
-            args.line,
-            "CiliumBGPAdvertisement",
-            "site",
-            advertisement_spec(),
-            after_chart,
-            labels=group,
-        )
-        self._object(
-            f"{name}-bgp",
-            args.line,
-            "CiliumBGPClusterConfig",
-            "site",
-            cluster_spec(args.bgp, args.router),
-            pulumi.ResourceOptions(parent=self, depends_on=[peer]),  # referred to by name alone
-        )
+        declare_peering(name, peering, chart, self)
         self.status = chart.status.status
         self.register_outputs({"status": self.status})
-
-    def _object(
-        self,
-        name: str,
-        line: CiliumLine,
-        kind: str,
-        object_name: str,
-        spec: dict[str, Any],
-        opts: pulumi.ResourceOptions,
-        labels: dict[str, str] | None = None,
-    ) -> k8s.apiextensions.CustomResource:
-        return k8s.apiextensions.CustomResource(
-            name,
-            api_version=bgp_api_version(line.version),
-            kind=kind,
-            metadata={"name": object_name, **({"labels": labels} if labels else {})},
-            spec=spec,
-            opts=opts,
-        )
-
-
-def bgp_api_version(cilium_version: str) -> str:
-    """BGP and LB-IPAM kinds moved to v2 with Cilium 1.18 (BGP-11)."""
-    minor = tuple(int(part) for part in cilium_version.split(".")[:2])
-    return "cilium.io/v2" if minor >= (1, 18) else "cilium.io/v2alpha1"
 
 
 def chart_values(cluster: Cluster, line: CiliumLine, lb: LoadBalancer) -> dict[str, pulumi.Input[object]]:
@@ -137,62 +98,6 @@ def chart_values(cluster: Cluster, line: CiliumLine, lb: LoadBalancer) -> dict[s
         },
         "upgradeCompatibility": ".".join(line.version.split(".")[:2]),
     }
-
-
-def pool_spec(lb: LoadBalancer) -> dict[str, Any]:
-    return {"blocks": [{"start": str(lb.pool.start), "stop": str(lb.pool.stop)}]}
-
-
-def peer_spec(bgp: Bgp) -> dict[str, Any]:
-    restart = (
-        {"enabled": True, "restartTimeSeconds": bgp.graceful_restart_s}
-        if bgp.graceful_restart_s
-        else {"enabled": False}
-    )
-    return {
-        "timers": {"holdTimeSeconds": bgp.hold_time_s, "keepAliveTimeSeconds": bgp.keepalive_s},
-        "gracefulRestart": restart,
-        "families": [{"afi": "ipv4", "safi": "unicast", "advertisements": {"matchLabels": {BGP_GROUP_LABEL: "site"}}}],
-    }
-
-
-def advertisement_spec() -> dict[str, Any]:
-    """Pod CIDR and LoadBalancer addresses, never a ClusterIP (BGP-03, BGP-04)."""
-    every_service = {"matchExpressions": [{"key": ADVERTISE_LABEL, "operator": "NotIn", "values": ["false"]}]}
-    return {
-        "advertisements": [
-            {"advertisementType": "PodCIDR"},
-            {
-                "advertisementType": "Service",
-                "service": {"addresses": ["LoadBalancerIP"]},
-                "selector": every_service,  # without one, nothing is announced
-            },
-        ]
-    }
-
-
-def cluster_spec(bgp: Bgp, router: str) -> dict[str, Any]:
-    return {
-        "bgpInstances": [
-            {
-                "name": "site",
-                "localASN": bgp.cilium_asn,
-                "peers": [
-                    {
-                        "name": "router",
-                        "peerASN": bgp.vyos_asn,
-                        "peerAddress": router,
-                        "peerConfigRef": {"name": "router"},
-                    }
-                ],
-            }
-        ]
-    }
-
-
-def service_class(lb: LoadBalancer) -> str | None:
-    """loadBalancerClass that every LoadBalancer Service of a site sets, or none sets (MET-09)."""
-    return LB_CLASS if lb.binding == "class" else None
 
 
 def _secret_base64(pem: pulumi.Input[str]) -> pulumi.Output[str]:

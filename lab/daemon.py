@@ -19,6 +19,7 @@ from typing import Any
 from aiohttp import web
 
 from lab import LabError, existing
+from lab.bgp.speaker import Speakers
 from lab.control import READY_FD
 from lab.net import Network
 from lab.node import Guest, Node
@@ -42,6 +43,7 @@ class Lab:
         self.network = Network(self.topology, labdir / "run/netns")
         self.nodes: dict[str, Node] = {}
         self.pve: dict[str, SitePve] = {}
+        self.speakers = Speakers(self.network.path, self.topology.toolchain, labdir / "logs")
         self._mirror: web.AppRunner | None = None
 
     async def up(self) -> None:
@@ -57,6 +59,7 @@ class Lab:
 
     async def down(self) -> None:
         """An orderly end, for the sake of what the fakes write; the kernel does the rest."""
+        await self.speakers.stop_all()
         for fake in self.pve.values():
             await fake.stop()
         if self._mirror is not None:
@@ -77,7 +80,7 @@ class Lab:
         """A guest was switched off."""
         node = self._node_of(guest)
         if node is not None:
-            await node.kill()
+            await self._power_off(node, node.kill)
             log.info("%s/%s stopped", guest.site, guest.name)
 
     async def deleted(self, guest: Guest) -> None:
@@ -85,8 +88,13 @@ class Lab:
         node = self._node_of(guest)
         if node is not None:
             del self.nodes[f"{guest.site}/{guest.name}"]
-            await node.wipe()
+            await self._power_off(node, node.wipe)
             log.info("%s/%s deleted", guest.site, guest.name)
+
+    async def _power_off(self, node: Node, operation: Callable[[], Awaitable[None]]) -> None:
+        """Its speaker goes with it."""
+        await self.speakers.stop(node.netns)
+        await operation()
 
     def _node_of(self, guest: Guest) -> Node | None:
         """Not the one that a newer guest of the same name has by now."""
@@ -98,9 +106,12 @@ class Lab:
     async def handle(self, message: dict[str, Any]) -> dict[str, Any]:
         """Carries out one request of the command line. Raises LabError."""
         operations: dict[str, Callable[[], Awaitable[None]]] = {
-            "kill-node": lambda: self._node(message).kill(),
+            "kill-node": lambda: self._power_off(self._node(message), self._node(message).kill),
             "start-node": lambda: self._node(message).start(),
-            "wipe-node": lambda: self._node(message).wipe(),
+            "wipe-node": lambda: self._power_off(self._node(message), self._node(message).wipe),
+            "bgp-start": lambda: self._bgp_start(message),
+            "bgp-announce": lambda: self._bgp_announce(message),
+            "bgp-stop": self.speakers.stop_all,
             "set-config": lambda: self._set_config(message),
             "fault": lambda: self._fault(message),
             "install-existing": self._install_existing,
@@ -111,10 +122,13 @@ class Lab:
         operation = message.get("op")
         if operation == "status":
             return self.status()
+        if operation == "bgp-state":
+            names = [str(name) for name in message.get("names") or ()]
+            return {"speakers": await self.speakers.state(names, wire=bool(message.get("wire", True)))}
         if operation == "guest-config":
             return {"config": self._pve_of(message).config(str(message.get("name")))}
         if operation not in operations:
-            known = ", ".join(["status", "guest-config", *operations])
+            known = ", ".join(["status", "bgp-state", "guest-config", *operations])
             raise LabError(f"the lab knows no operation {operation}; expected one of: {known}")
         await operations[operation]()
         return {}
@@ -184,6 +198,16 @@ class Lab:
                 join = (f"https://{founder.guest.address.ip}:6443", token)
             await node.run(existing.installation(guest.k3s, base, join), INSTALL_TIMEOUT_S)
             log.info("%s/%s: K3s is there, made by hand", name, guest.name)
+
+    async def _bgp_start(self, message: dict[str, Any]) -> None:
+        for name, wanted in dict(message.get("speakers") or {}).items():
+            if not self.network.path(name).exists():
+                raise LabError(f"no machine of the lab has the network {name}; is the node on?")
+            await self.speakers.start(name, wanted["configuration"], wanted["announced"])
+
+    async def _bgp_announce(self, message: dict[str, Any]) -> None:
+        prefixes = [str(prefix) for prefix in message.get("prefixes") or ()]
+        await self.speakers.announce(str(message.get("name")), prefixes, withdraw=bool(message.get("withdraw")))
 
     async def _discard(self, message: dict[str, Any]) -> None:
         await self._pve_of(message).discard(int(message["vmid"]))

@@ -23,6 +23,7 @@ QUICK_TIMEOUT_S = 300
 PREVIEW_TIMEOUT_S = 1800
 UPDATE_TIMEOUT_S = 4 * 3600
 STOP_PATIENCE_S = 60
+_FOLDER = "fleet-engine-"
 # What the engine says, and what the person can do. The first that matches; the engine's own words follow.
 _CURES = (
     (
@@ -121,6 +122,10 @@ class Engine:
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
+    def keep_secret(self, site: str, key: str, value: str) -> None:
+        """Encrypts a value into the stack file. It goes by standard input: others can read command lines."""
+        self._ran(["config", "set", "--secret", "--raw", key, "--stack", site], site, stdin=value)
+
     def restore(self, site: str, exported: dict[str, Any]) -> None:
         """Puts a state in place of the one there is."""
         self._ran(["stack", "import", "--stack", site], site, stdin=json.dumps(exported))
@@ -217,9 +222,37 @@ def follow(
 def own_temporary_folder(within: Path | None = None) -> Iterator[dict[str, str]]:
     """What to add to an engine's environment: the kubernetes provider writes kubeconfigs, tokens included, into the
     folder of temporary files and leaves them there. This one goes with the run.
+
+    So do the plugins of an engine that was killed. They outlive it and carry on with what they were asked for: a Helm
+    record that such a plugin writes late would stand in the way of the next update.
     """
-    with tempfile.TemporaryDirectory(prefix="fleet-engine-", dir=within, ignore_cleanup_errors=True) as folder:
-        yield {"TMPDIR": folder}
+    above = Path(tempfile.gettempdir() if within is None else within).absolute()
+    _end_orphans(above)
+    with tempfile.TemporaryDirectory(prefix=_FOLDER, dir=above, ignore_cleanup_errors=True) as folder:
+        try:
+            yield {"TMPDIR": folder}
+        finally:
+            _end_orphans(above)
+
+
+def _end_orphans(above: Path) -> None:
+    """Ends plugins below whose temporary folder no engine runs any more, those of this user alone."""
+    prefix = f"TMPDIR={above / _FOLDER}".encode()
+    running: dict[bytes, list[tuple[int, bytes]]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # it ended meanwhile, or is somebody else's
+            name = (entry / "cmdline").read_bytes().split(b"\0")[0].rpartition(b"/")[2]
+            if name.startswith(b"pulumi"):
+                for variable in (entry / "environ").read_bytes().split(b"\0"):
+                    if variable.startswith(prefix):
+                        running.setdefault(variable, []).append((int(entry.name), name))
+    for processes in running.values():
+        if all(name != b"pulumi" for _, name in processes):
+            for process, _ in processes:
+                with contextlib.suppress(OSError):
+                    os.kill(process, signal.SIGKILL)
 
 
 def explained(site: str, what: str, text: str) -> str:

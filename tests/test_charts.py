@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from lab import mirror
-from tests.sites import SITES, declared, of_type
+from tests.sites import SITES, Documents, Record, changed, declared, of_type, plan_of
 
 CHARTS = sorted(path.parent for path in mirror.CHARTS.glob("*/Chart.yaml"))
 CRDS = sorted(mirror.CHARTS.glob("*/crds/*.yaml"))
@@ -84,12 +84,31 @@ def levels(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple
         yield from levels(inner, (*path, key))
 
 
+def _further(documents: Documents) -> None:
+    """What no site of the documents has: MetalLB, a password, a node with a difference."""
+    for site_id in SITES:
+        site = documents[site_id]
+        site["lb"]["mode"] = "metallb"
+        site["bgp"]["authenticated"] = True
+        cluster = next(one for one in site["clusters"].values() if one["cni"] == "cilium")
+        site["bgp"]["node_overrides"] = {cluster["servers"][0]: {"router_id": "192.0.2.1", "local_port": 1790}}
+
+
+def records(site_id: str) -> list[Record]:
+    return [declared(site_id), plan_of(changed(_further), site_id)]
+
+
 def releases(site_id: str) -> list[dict[str, Any]]:
-    return [resource.inputs for resource in of_type(declared(site_id), "helm.sh/v3:Release").values()]
+    return [made.inputs for record in records(site_id) for made in of_type(record, "helm.sh/v3:Release").values()]
 
 
 def custom_resources(site_id: str) -> list[dict[str, Any]]:
-    found = [resource.inputs for (kind, _), resource in declared(site_id).items() if kind.startswith("kubernetes:")]
+    found = [
+        made.inputs
+        for record in records(site_id)
+        for (kind, _), made in record.items()
+        if kind.startswith("kubernetes:")
+    ]
     return [inputs for inputs in found if "." in inputs.get("apiVersion", "").partition("/")[0]]
 
 

@@ -9,17 +9,13 @@ import pytest
 
 from cli.plan import Declared, plan
 from cli.stand_in_inputs import placeholders
-from infra.cilium import (
-    advertisement_spec,
-    bgp_api_version,
-    chart_values,
-    cluster_spec,
-    peer_spec,
-    pool_spec,
-    service_class,
-)
+from infra.addresses import address_annotations, metallb_values, pool_spec, service_class
+from infra.bgp import advertisement_spec, cluster_spec, override_specs, peer_spec
+from infra.cilium import chart_values
 from infra.config import Cluster, Site
+from infra.config.network import BgpNode
 from infra.site import Inputs
+from infra.versions import bgp_api_version
 from tests.rules.documents import faults_of, patched, shipped
 from tests.sites import SITES, Documents, Record, changed, declared, of_type, plan_of, three_sites
 
@@ -50,7 +46,8 @@ class Network:
         return found
 
     def objects(self) -> dict[str, Declared]:
-        return {kind.rsplit(":", 1)[1]: made for (kind, _), made in self.record.items() if "cilium.io" in kind}
+        mine = [(key, made) for key, made in self.record.items() if made.parent == self.name]
+        return {kind.rsplit(":", 1)[1]: made for (kind, _), made in mine if "cilium.io" in kind}
 
     def spec(self, kind: str) -> dict[str, Any]:
         found: dict[str, Any] = self.objects()[kind].inputs["spec"]
@@ -240,13 +237,81 @@ def test_bgp_14_the_announcement_of_services_selects_every_service_that_does_not
 
 
 def test_timers_and_graceful_restart_are_the_documents() -> None:
-    assert peer_spec(three_sites().sites["franca"].bgp)["timers"] == {"holdTimeSeconds": 90, "keepAliveTimeSeconds": 30}
-    assert peer_spec(three_sites().sites["franca"].bgp)["gracefulRestart"] == {
-        "enabled": True,
-        "restartTimeSeconds": 120,
+    franca, norte = (three_sites().sites[site_id].bgp for site_id in ("franca", "norte"))
+    retry = franca.connect_retry_s
+    assert retry < 120, "Cilium alone dials: upstream's two minutes would be added to every outage"
+    assert peer_spec(franca)["timers"] == {
+        "connectRetryTimeSeconds": retry,
+        "holdTimeSeconds": 90,
+        "keepAliveTimeSeconds": 30,
     }
-    assert peer_spec(three_sites().sites["norte"].bgp)["timers"] == {"holdTimeSeconds": 30, "keepAliveTimeSeconds": 10}
-    assert peer_spec(three_sites().sites["norte"].bgp)["gracefulRestart"] == {"enabled": False}
+    assert peer_spec(franca)["gracefulRestart"] == {"enabled": True, "restartTimeSeconds": 120}
+    other = norte.model_copy(update={"connect_retry_s": 7})
+    assert peer_spec(other)["timers"] == {
+        "connectRetryTimeSeconds": 7,
+        "holdTimeSeconds": 30,
+        "keepAliveTimeSeconds": 10,
+    }
+    assert peer_spec(norte)["gracefulRestart"] == {"enabled": False}
+
+
+def test_only_an_external_peer_behind_a_router_needs_more_than_one_hop() -> None:
+    internal, external = (three_sites().sites[site_id].bgp for site_id in ("franca", "norte"))
+    assert peer_spec(external, on_link=False)["ebgpMultihop"] == 2
+    assert "ebgpMultihop" not in peer_spec(external)
+    assert "ebgpMultihop" not in peer_spec(internal, on_link=False)
+
+
+def test_the_routers_of_all_sites_are_neighbours_of_their_nodes(network: Network) -> None:
+    assert "ebgpMultihop" not in network.spec("CiliumBGPPeerConfig")
+
+
+def passwords(network: Network) -> list[Declared]:
+    return [one for one in of_type(network.record, ":Secret").values() if "password" in one.inputs["stringData"]]
+
+
+def authenticated(documents: Documents) -> None:
+    documents["sp"]["bgp"]["authenticated"] = True
+
+
+def test_sec_07_the_password_of_the_peering_is_a_secret_that_comes_before_the_peer() -> None:
+    network = Network("sp", plan_of(changed(authenticated), "sp"))
+    (secret,) = passwords(network)
+    metadata = secret.inputs["metadata"]
+    assert metadata["namespace"] == network.values.get("bgpControlPlane", {}).get("secretsNamespace", {}).get(
+        "name", "kube-system"
+    )
+    assert network.spec("CiliumBGPPeerConfig")["authSecretRef"] == metadata["name"]
+    assert secret.inputs["stringData"] == {"password": "<bgpPassword>"}
+    assert "<bgpPassword>" not in str(secret.shown)
+    assert secret.provider == f"k3s-{network.cluster.name}-api"
+    name = next(name for (kind, name), made in network.record.items() if made is secret)
+    assert name in network.objects()["CiliumBGPPeerConfig"].after
+
+
+def test_without_authentication_there_is_no_password(network: Network) -> None:
+    assert "authSecretRef" not in network.spec("CiliumBGPPeerConfig")
+    assert passwords(network) == []
+
+
+def test_bgp_14_what_differs_at_a_node_reaches_that_node_and_the_instance() -> None:
+    def edit(documents: Documents) -> None:
+        documents["sp"]["bgp"]["node_overrides"] = {"vm-sp-02": {"router_id": "192.0.2.7", "local_port": 1790}}
+
+    network = Network("sp", plan_of(changed(edit), "sp"))
+    override = network.objects()["CiliumBGPNodeConfigOverride"].inputs
+    assert override["metadata"]["name"] == "vm-sp-02" and "vm-sp-02" in network.cluster.agents
+    assert override["apiVersion"] == bgp_api_version("1.17.18")
+    (instance,) = network.spec("CiliumBGPClusterConfig")["bgpInstances"]
+    assert override["spec"] == {
+        "bgpInstances": [{"name": instance["name"], "routerID": "192.0.2.7", "localPort": 1790}]
+    }
+
+
+def test_a_node_without_a_difference_has_no_override() -> None:
+    assert override_specs({"a": BgpNode()}) == {}
+    assert list(override_specs({"a": BgpNode(), "b": BgpNode(local_port=1790)})) == ["b"]
+    assert not [kind for site_id in SITES for kind in Network(site_id).objects() if "Override" in kind]
 
 
 @pytest.mark.parametrize(
@@ -266,14 +331,55 @@ def test_met_01_cilium_alone_hands_out_addresses(network: Network) -> None:
     assert len([kind for kind, _ in network.record if "Pool" in kind]) == 1
 
 
-def test_met_03_with_metallb_cilium_announces_and_hands_out_nothing() -> None:
-    def edit(documents: Documents) -> None:
-        documents["franca"]["lb"]["mode"] = "metallb"
+def with_metallb(documents: Documents) -> None:
+    documents["franca"]["lb"]["mode"] = "metallb"
 
-    network = Network("franca", plan_of(changed(edit), "franca"))
+
+def test_met_03_with_metallb_cilium_announces_and_hands_out_nothing() -> None:
+    network = Network("franca", plan_of(changed(with_metallb), "franca"))
     assert set(network.objects()) == KINDS - {"CiliumLoadBalancerIPPool"}
     assert network.values["enableLBIPAM"] is False
     assert network.values["defaultLBServiceIPAM"] == "none"
+
+
+def test_met_03_metallb_is_its_controller_alone_with_the_pool_of_the_document() -> None:
+    record = plan_of(changed(with_metallb), "franca")
+    network = Network("franca", record)
+    release = record[("kubernetes:helm.sh/v3:Release", f"{network.name}-metallb")]
+    values = release.inputs["values"]
+    assert (release.inputs["chart"], release.inputs["version"]) == ("metallb", "0.16.1")
+    assert values["controller"]["enabled"] is True
+    assert [values["speaker"]["enabled"], values["speaker"]["frr"]["enabled"], values["frrk8s"]["enabled"]] == [
+        False
+    ] * 3
+    pools = {name: made for (kind, name), made in record.items() if kind.startswith("kubernetes:metallb.io/")}
+    (pool,) = pools.values()
+    assert pool.type.endswith(":IPAddressPool"), "any other kind of MetalLB would announce"
+    assert pool.inputs["spec"] == {"addresses": ["192.168.0.240-192.168.0.250"]}
+    assert pool.inputs["metadata"]["namespace"] == release.inputs["namespace"]
+    namespace = record[("kubernetes:core/v1:Namespace", f"{network.name}-metallb-namespace")]
+    assert release.inputs["namespace"] == namespace.inputs["metadata"]["name"]
+    assert f"{network.name}-chart" in namespace.after, "the controller's Pod needs the network"
+    assert namespace.name in release.after and release.name in pool.after
+    assert {pool.provider, release.provider} == {f"k3s-{network.cluster.name}-api"}
+
+
+def test_met_01_a_site_without_metallb_has_nothing_of_it(network: Network) -> None:
+    assert "metallb" not in str(list(network.record)).lower()
+
+
+@pytest.mark.parametrize(("binding", "name"), [("class", "io.cilium/bgp-control-plane"), ("default", "")])
+def test_met_09_metallb_takes_the_services_that_cilium_announces(binding: str, name: str) -> None:
+    lb = three_sites().sites["franca"].lb.model_copy(update={"binding": binding, "mode": "metallb"})
+    assert metallb_values(lb)["loadBalancerClass"] == name == (service_class(lb) or "")
+
+
+def test_met_08_a_fixed_address_is_asked_of_the_one_who_hands_them_out() -> None:
+    lb = three_sites().sites["franca"].lb
+    vip = lb.vips.clustermesh_api
+    assert address_annotations(lb, vip) == {"lbipam.cilium.io/ips": "192.168.0.241"}
+    other = lb.model_copy(update={"mode": "metallb"})
+    assert address_annotations(other, vip) == {"metallb.io/loadBalancerIPs": "192.168.0.241"}
 
 
 @pytest.mark.parametrize(("binding", "allocator"), [("class", "none"), ("default", "lbipam")])

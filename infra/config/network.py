@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from infra.config.base import AddressRange, Asn, Hostname, MachineAddress, Model, Mtu, NonEmpty, Port, Server
+from infra.config.base import AddressRange, Asn, Hostname, MachineAddress, Model, Mtu, Name, NonEmpty, Port, Server
 
 Cidr = IPv4Network
 Interface = Annotated[str, Field(pattern=r"^[a-z][a-z0-9.]{0,14}$")]
@@ -121,6 +121,15 @@ class WireGuard(Model):
         return self.listen_port + int(interface.removeprefix("wg"))
 
 
+class BgpNode(Model):
+    """What differs at one node of the main cluster."""
+
+    router_id: MachineAddress | None = None
+    """Router id of the node; none takes its address."""
+    local_port: Annotated[int, Field(ge=1024, le=65535)] | None = None
+    """Port on which the node's speaker listens as well; none only dials."""
+
+
 class Bgp(Model):
     """BGP of the site: Cilium peers with the local router, routers peer over the tunnel."""
 
@@ -138,8 +147,12 @@ class Bgp(Model):
     """Keepalive interval in seconds."""
     graceful_restart_s: Annotated[int, Field(ge=0, le=4095)]
     """Graceful restart time in seconds; 0 switches it off."""
+    connect_retry_s: Annotated[int, Field(ge=1, le=65535)] = 30
+    """Seconds after which Cilium, which alone dials, tries again."""
     authenticated: bool = False
     """Peers use the password in the secret `fleet:bgpPassword`."""
+    node_overrides: dict[Name, BgpNode] = {}
+    """What differs at single nodes, by their names."""
 
 
 class Vips(Model):

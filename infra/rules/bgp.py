@@ -1,4 +1,4 @@
-"""BGP: numbers and addresses of the peers. What is announced is tested on the declared objects and rendered filters."""
+"""BGP: numbers, addresses, names of the peers. What is announced is tested on declared objects and rendered filters."""
 
 from collections.abc import Iterator
 
@@ -82,3 +82,28 @@ def neighbours_need_arp(fleet: Fleet) -> Iterator[Finding]:
                 "a pool that hosts of the LAN reach other than through the router",
                 "accept the way through the router, set lb.l2_announcements, or move the pool",
             )
+
+
+@rule("BGP-14", source=ARCHITECTURE)
+def node_settings_reach_a_node(fleet: Fleet) -> Iterator[Finding]:
+    """Every reference of the peering leads somewhere, announcements select something, and router ids differ."""
+    for site_id, site in fleet.sites.items():
+        speakers = {
+            guest.name: guest.address
+            for cluster in site.clusters.values()
+            if cluster.cni == "cilium"
+            for guest in site.nodes(cluster)
+        }
+        ids = {"vyos.lan_address": site.vyos.lan_address}
+        ids |= {f"guests.{name}.address": address for name, address in speakers.items()}
+        for name, node in site.bgp.node_overrides.items():
+            path = f"{site_id}.bgp.node_overrides.{name}"
+            if name not in speakers:
+                expected = f"a node that runs Cilium: {', '.join(speakers) or 'none here'}"
+                yield Finding(path, name, expected, "correct the name, or drop the entry")
+            for key, taken in ids.items():
+                if node.router_id == taken and key != f"guests.{name}.address":
+                    found = f"{node.router_id}, the router id of {site_id}.{key}"
+                    yield Finding(f"{path}.router_id", found, "a router id of its own", "choose another")
+            if node.router_id is not None:
+                ids[f"bgp.node_overrides.{name}.router_id"] = node.router_id

@@ -153,6 +153,19 @@ def _etcd(name: str, package: str, cold_minutes: float, *version_args: str) -> P
     )
 
 
+def _gobgp(name: str, cold_minutes: float) -> Program:
+    return Program(
+        name=name,
+        module="bgp",
+        package=f"github.com/osrg/gobgp/v4/cmd/{name}",
+        pinned_by="github.com/osrg/gobgp/v4",
+        version_args=("--version",),
+        cold_minutes=cold_minutes,
+        url="https://github.com/osrg/gobgp/releases/download/v{version}/gobgp_{version}_linux_{arch}.tar.gz",
+        member=name,
+    )
+
+
 PROGRAMS: tuple[Program, ...] = (
     _etcd("etcd", "go.etcd.io/etcd/server/v3", 1.3, "--version"),
     _etcd("etcdutl", "go.etcd.io/etcd/etcdutl/v3", 0.1, "version"),
@@ -170,6 +183,8 @@ PROGRAMS: tuple[Program, ...] = (
         cold_minutes=0.3,
         url="https://github.com/kubernetes-sigs/kwok/releases/download/v{version}/kwok-linux-{arch}",
     ),
+    _gobgp("gobgpd", 1),
+    _gobgp("gobgp", 0.2),
     # Looked for among the engine's plugins, in the folder of the version that the SDK asks for. Ours is of an older
     # commit, the newest that the Go module proxy has, and says so: with it every run warns "resource plugin kubernetes
     # is expected to have version >=4.34.2, but has 4.24.0+f47bc2d6f199", and works. The other warning, "using

@@ -4,6 +4,9 @@ import base64
 import io
 import json
 import os
+import signal
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +304,37 @@ def test_what_the_engine_left_among_temporary_files_goes_with_the_run(tmp_path: 
         assert folder.stat().st_mode & 0o777 == 0o700
         (folder / "kubeconfig1").write_text("a token")
     assert not list(tmp_path.iterdir())
+
+
+def test_plugins_that_outlive_a_killed_engine_end_before_the_next_update(tmp_path: Path) -> None:
+    def start(name: str, folder: Path) -> "subprocess.Popen[bytes]":
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec -a /opt/{name} sleep 60"], env={**os.environ, "TMPDIR": str(folder)}
+        )
+        deadline = time.monotonic() + 10
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"/opt/"):
+            assert time.monotonic() < deadline
+        return process
+
+    at_work = tmp_path / "fleet-engine-at-work"
+    elsewhere = tmp_path / "elsewhere"
+    kept = [
+        start("pulumi", at_work),
+        start("pulumi-resource-kubernetes", at_work),
+        start("pulumi-resource-x", elsewhere),
+    ]
+    left = [start("pulumi-resource-kubernetes", tmp_path / "fleet-engine-killed")]
+    try:
+        with own_temporary_folder(tmp_path) as added:
+            assert left[0].wait(10) == -signal.SIGKILL
+            left += [start(name, Path(added["TMPDIR"])) for name in ("pulumi-resource-command", "kubectl")]
+            kept.append(left.pop())  # not the engine's: it may be what the user himself runs
+        assert left[1].wait(10) == -signal.SIGKILL
+        assert [process.poll() for process in kept] == [None] * len(kept)
+    finally:
+        for process in (*kept, *left):
+            process.kill()
+            process.wait()
 
 
 def test_what_a_failed_step_cancelled_does_not_hide_why_it_failed() -> None:

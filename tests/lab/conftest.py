@@ -37,6 +37,7 @@ ORDER = (
     "test_adoption",
     "test_interruptions",
     "test_sites",
+    "test_bgp",
     "test_policy",
     "test_proxmox_faults",
     "test_changes",

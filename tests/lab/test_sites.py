@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.cilium import cluster_spec, peer_spec, pool_spec
+from infra.addresses import pool_spec
+from infra.bgp import cluster_spec, peer_spec
 from infra.config import Cluster, Fleet
 from infra.k3s import settings
 from infra.k3s.cluster import read_script
@@ -182,7 +183,7 @@ def generated(lab: Lab) -> list[bytes]:
     known = json.loads(lab.checkout.place.secrets.read_text())
     values = {lab.checkout.place.passphrase.read_text().strip()}
     for site in ("franca", "sp"):
-        values |= {known[site]["root_password"], known[site]["api_token_secret"]}
+        values |= {known[site][key] for key in ("root_password", "api_token_secret", "bgp_password")}
         values |= set(known[site]["ssh_private_key"].splitlines()[1:-1])
     values |= set(known["_fleet"]["ca_key"].splitlines()[1:-1])
     for kubeconfig in lab.checkout.place.kubeconfigs.glob("*.yaml"):

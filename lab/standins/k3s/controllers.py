@@ -1,4 +1,4 @@
-"""What runs once per cluster: controller-manager, scheduler, kwok, and what keeps Nodes and etcd in step.
+"""What runs once per cluster: controller-manager, scheduler, kwok, what keeps Nodes and etcd in step, addresses.
 
 In K3s each server runs its own controllers and they elect leaders among themselves. To save memory the stand-in elects
 first (Lease `k3s-standin-controllers`) and only the holder starts them; they move when it dies.
@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from . import apiserver, log
+from . import apiserver, lbipam, log
 from .children import Child, binary
 from .etcd import CLIENT_PORT, EtcdClient, EtcdError, Member
 from .kubeapi import ApiError, Json, KubeApi
@@ -126,6 +126,7 @@ class Controllers:
             nodes = await api.items("/api/v1/nodes")
             await _publish_apiservers(api, nodes, self._settings.text("https-listen-port"))
             await _own_password_secrets(api, nodes)
+            await lbipam.reconcile(api)
             if self._has_etcd:
                 await _keep_etcd_in_step(api, etcd, nodes)
         except (ApiError, EtcdError) as problem:
