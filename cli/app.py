@@ -277,6 +277,22 @@ def vyos_diff(
     raise typer.Exit(router.diff(folder, site, file))
 
 
+@vyos.command("apply")
+def vyos_apply(
+    site: str,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be set; change nothing.")] = False,
+) -> None:
+    """Put into a router what the documents say and it lacks.
+
+    Only where the document opted in (vyos.apply). Over SSH: backs up, sets and commits, reads back, confirms and saves.
+    What is not confirmed the router takes back by itself. Nothing is deleted.
+    """
+    from cli import applying, documents
+
+    raise typer.Exit(applying.run(documents.ROOT, site, yes=yes, dry_run=dry_run))
+
+
 @app.command()
 def backup(
     site: str,

@@ -42,7 +42,7 @@ def run(folder: Path, site_id: str, guests: Sequence[str], records: Sequence[str
         opened(folder, site_id, site),
         guests=guests or site.guests,
         clusters=[] if guests else clusters,
-        by=_person(),
+        by=person(),
         now=backup.utc_now(),
         keep=lambda made: evidence.add(folder, site_id, made),
         say=say,
@@ -92,7 +92,7 @@ def _parsed(text: str, taken: str | None, now: datetime) -> Evidence:
     try:
         one = Evidence.model_validate(
             {"what": match["what"], "kind": match["kind"], "reference": match["reference"], "taken": time}
-            | {"by": _person()}
+            | {"by": person()}
         )
     except ValueError as error:
         first = str(error).splitlines()
@@ -111,7 +111,7 @@ def _fleet(folder: Path, site_id: str) -> Fleet:
     return judgement.fleet  # what rules object to is no reason against a backup
 
 
-def _person() -> str:
+def person() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user without a name

@@ -1,1 +1,1 @@
-"""What a person runs against sites beside plain `pulumi up`: preview and update behind the guard, adoption, backup."""
+"""What a person runs against sites beside plain `pulumi up`: update behind the guard, adoption, backup, routers."""

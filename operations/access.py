@@ -5,6 +5,7 @@ The engine decrypts both; they are never written, printed or put on a command li
 
 import json
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,8 +32,20 @@ class Access:
 
 def access(engine: Engine, site_id: str, site: Site) -> Access:
     """Raises EngineError if the engine does not answer, InvariantError for a secret that the stack lacks."""
+    values = secrets_of(engine, site_id, (API_TOKEN, SSH_PRIVATE_KEY))
+    seen = seen_host_keys(engine.plain(site_id, ("stack", "export")))
+    keys = {name: guest.ssh_host_key or seen.get(name, "") for name, guest in site.guests.items()}
+    return Access(
+        api_token=values[API_TOKEN],
+        private_key=values[SSH_PRIVATE_KEY],
+        host_keys={name: key for name, key in keys.items() if key},
+    )
+
+
+def secrets_of(engine: Engine, site_id: str, keys: Iterable[str]) -> dict[str, str]:
+    """Secrets of the stack. Raises as `access` does."""
     config = engine.plain(site_id, ("config", "--json"))
-    values = {key: str(config.get(f"fleet:{key}", {}).get("value", "")) for key in (API_TOKEN, SSH_PRIVATE_KEY)}
+    values = {key: str(config.get(f"fleet:{key}", {}).get("value", "")) for key in keys}
     missing = [key for key, value in values.items() if not value]
     if missing:
         raise InvariantError(
@@ -45,13 +58,7 @@ def access(engine: Engine, site_id: str, site: Site) -> Access:
             )
             for key in missing
         )
-    seen = seen_host_keys(engine.plain(site_id, ("stack", "export")))
-    keys = {name: guest.ssh_host_key or seen.get(name, "") for name, guest in site.guests.items()}
-    return Access(
-        api_token=values[API_TOKEN],
-        private_key=values[SSH_PRIVATE_KEY],
-        host_keys={name: key for name, key in keys.items() if key},
-    )
+    return values
 
 
 def connect(site: Site, api_token: str) -> ProxmoxAPI:

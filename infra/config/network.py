@@ -58,6 +58,19 @@ class Zones(Model):
     """Chain between the outside and the LAN; gets a rule for forwarded ports."""
 
 
+class RouterSsh(Model):
+    """How the program reaches the router to apply. A router that shows another host key is not spoken to."""
+
+    address: IPv4Address
+    """Address that answers SSH and stays in reach while tunnels change: that of the LAN, as a rule."""
+    port: Port
+    """TCP port."""
+    user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
+    """Login that may configure, with the public half of `fleet:sshPrivateKey`."""
+    host_key: Annotated[str, Field(pattern=r"^ssh-ed25519 [A-Za-z0-9+/=]+$")]
+    """Public host key, read at the router's console."""
+
+
 class Vyos(Model):
     """The site's border router. The program renders its configuration and never applies it unasked."""
 
@@ -76,7 +89,11 @@ class Vyos(Model):
     zones: Zones | None = None
     """Names of zones and chains; with `zones` alone."""
     apply: bool = False
-    """Let the program apply rendered configuration."""
+    """Let `fleet vyos apply` change the router; needs `ssh`."""
+    ssh: RouterSsh | None = None
+    """How the program reaches it; needed with `apply: true`."""
+    confirm_minutes: Annotated[int, Field(ge=2, le=60)] = 10
+    """Minutes after which the router takes back a commit that nobody confirmed; 10 is its own default."""
     backup_ref: NonEmpty | None = None
     """Reference of a recorded backup; needed to apply."""
 

@@ -109,6 +109,9 @@ def _router(site_id: str, site: Site) -> Iterator[Finding]:
     if vyos.wan_interface == vyos.lan_interface:
         expected = "another interface than that of the LAN"
         yield Finding(f"{path}.wan_interface", vyos.wan_interface, expected, "correct one of the two")
+    if vyos.apply and vyos.ssh is None:
+        expected = "address, port, user and host key of its SSH"
+        yield Finding(f"{path}.ssh", "nothing with apply: true", expected, "set them, or drop apply")
     for key, name in vyos.zones or ():
         if name.upper().startswith("FLEET"):
             yield Finding(f"{path}.zones.{key}", name, "a name of the site's own", "FLEET begins names of this program")

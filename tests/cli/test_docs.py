@@ -11,13 +11,21 @@ import yaml
 
 import infra.stack
 from infra.versions import cilium
+from infra.vyos.artefacts import statements
+from infra.vyos.ownership import is_open
+from operations.router.plan import key_of
 from tests.cli import project
 from tests.cli.project import ROOT, folder_with
-from tests.rules.documents import patched, shipped
+from tests.rules.documents import fleet_of, patched, shipped
 
 TEXT = (ROOT / "docs/production.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.DOTALL)
 SHELL = "\n".join(body for kind, body in BLOCKS if kind == "sh")
+# Those of the program, and those that a router may lack.
+FLEET, _ = fleet_of(patched(shipped(), {"sp.bgp.authenticated": True}))
+assert FLEET is not None
+OPEN = [one for one in statements(FLEET, "sp") if is_open(one) and one[-2] != "public-key"]
+SECRETS = {*infra.stack.SECRETS, *map(key_of, OPEN)}
 COMMANDS = sorted(set(re.findall(r"\./fleet ((?:lab )?[a-z]+)", TEXT)))
 
 
@@ -27,7 +35,7 @@ def test_every_command_exists(command: str) -> None:
 
 
 def test_every_credential_of_the_program_is_explained_and_no_other() -> None:
-    keys = {*infra.stack.SECRETS, infra.stack.SSH_PUBLIC_KEY}
+    keys = {*SECRETS, infra.stack.SSH_PUBLIC_KEY}
     assert set(re.findall(r"`fleet:(\w+)`", TEXT)) - {"artifacts", "charts"} == keys
     made = {infra.stack.CILIUM_CA_CERT, infra.stack.CILIUM_CA_KEY, *infra.stack.MESH_SECRETS}  # fleet credentials
     assert set(re.findall(r"config set (?:--\w+ )*fleet:(\w+)", SHELL)) == {*keys - made, "artifacts", "charts"}
@@ -36,7 +44,7 @@ def test_every_credential_of_the_program_is_explained_and_no_other() -> None:
 
 def test_secrets_are_set_as_secrets_and_never_on_the_command_line() -> None:
     for flags, key, rest in re.findall(r"config set ((?:--\w+ )*)fleet:(\w+)(.*)", SHELL):
-        if key in infra.stack.SECRETS:
+        if key in SECRETS:
             assert "--secret" in flags
             assert re.fullmatch(r" -s sp( <\S+)?", rest)
 

@@ -3,8 +3,7 @@
 import asyncio
 import json
 import socket
-import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from operations.engine import Engine, EngineError
 from operations.evidence import Evidence
 from tests.cli.project import fleet as command
 from tests.cli.project import folder_with
+from tests.operations.loop import Loop
 from tests.rules.documents import fleet_of, patched, shipped
 
 NOW = datetime(2026, 11, 30, 22, 15, tzinfo=UTC)
@@ -39,23 +39,6 @@ class Events:
     async def started(self, guest: object) -> None: ...
     async def stopped(self, guest: object) -> None: ...
     async def deleted(self, guest: object) -> None: ...
-
-
-class Loop:
-    """An event loop in a thread, for servers that a blocking client talks to."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
-
-    def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(10)
-        self.loop.close()
 
 
 @pytest.fixture
