@@ -33,6 +33,8 @@ lab = typer.Typer(cls=Group, help="Both sites on this one machine.", no_args_is_
 app.add_typer(lab, name="lab", rich_help_panel=None)
 vyos = typer.Typer(cls=Group, help="The routers of the sites.", no_args_is_help=True)
 app.add_typer(vyos, name="vyos", rich_help_panel=None)
+credentials = typer.Typer(cls=Group, help="CA and certificates of the ClusterMesh.", no_args_is_help=True)
+app.add_typer(credentials, name="credentials", rich_help_panel=None)
 
 
 @app.command()
@@ -338,6 +340,62 @@ def test(
     from cli import suite
 
     raise typer.Exit(suite.rehearse(context.args) if rehearsals else suite.run(fast, context.args))
+
+
+@credentials.command("init")
+def credentials_init(site: str) -> None:
+    """Make what a site lacks.
+
+    The CA, once for the fleet, and the site's certificates: secrets of its stack.
+    """
+    from cli import credentials
+
+    credentials.init(site)
+
+
+@credentials.command("export")
+def credentials_export(site: str, file: Path) -> None:
+    """Write the CA to an encrypted file.
+
+    For another site. Passphrase: asked, or FLEET_CREDENTIALS_PASSPHRASE, or a file named by ..._FILE.
+    """
+    from cli import credentials
+
+    credentials.export(site, file)
+
+
+@credentials.command("import")
+def credentials_import(site: str, file: Path) -> None:
+    """Take the CA from an encrypted file.
+
+    Makes the site's certificates from it.
+    """
+    from cli import credentials
+
+    credentials.take(site, file)
+
+
+@credentials.command("rotate")
+def credentials_rotate(
+    site: str,
+    authority: Annotated[bool, typer.Option("--ca", help="The CA too, which breaks the mesh for a while.")] = False,
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Take that CA from an exported file.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Issue a site's certificates anew."""
+    from cli import credentials
+
+    credentials.rotate(site, authority=authority, source=source, yes=yes)
+
+
+@credentials.command("show")
+def credentials_show(site: str, as_json: JsonFlag = False) -> None:
+    """Show a site's certificates, without keys."""
+    from cli import credentials
+
+    credentials.show(site, as_json=as_json)
 
 
 @lab.command()

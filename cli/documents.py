@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from infra.config import Fleet, load
 from infra.config.loading import PROJECT_FILE, stack_files
 from infra.rules import judge
 from infra.violation import Violation
+from operations import expiry
 
 # FLEET_PROJECT: another folder of documents, such as the copies of a lab (lab/run.py).
 ROOT = Path(os.environ.get("FLEET_PROJECT") or Path(__file__).resolve().parents[1])
@@ -54,9 +56,25 @@ def judged(folder: Path) -> Judgement:
     if fleet is None:
         return Judgement(sites=sites, fleet=None, stops=tuple(faults))
     verdict = judge(fleet)
+    ending, damaged = _certificates(folder, sites)
     return Judgement(
-        sites=sites, fleet=fleet, stops=verdict.stops, warnings=verdict.warnings, accepted=verdict.accepted
+        sites=sites,
+        fleet=fleet,
+        stops=(*verdict.stops, *damaged),
+        warnings=(*verdict.warnings, *ending),
+        accepted=verdict.accepted,
     )
+
+
+def _certificates(folder: Path, sites: tuple[str, ...]) -> tuple[list[Violation], list[Violation]]:
+    """Certificates that end soon, by what is recorded of them; and faults of those records."""
+    ending: list[Violation] = []
+    damaged: list[Violation] = []
+    for site_id in sites:
+        record, faults = expiry.load(folder, site_id)
+        damaged += faults
+        ending += expiry.due(record, site_id, datetime.now(UTC))
+    return ending, damaged
 
 
 def known_site(judgement: Judgement, site_id: str) -> None:

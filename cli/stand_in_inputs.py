@@ -2,6 +2,7 @@
 
 import pulumi
 
+from infra.names import MESH_KEYS
 from infra.proxmox import Credentials
 from infra.site import Inputs
 
@@ -23,4 +24,5 @@ def placeholders() -> Inputs:
         artifacts=None,
         charts=None,
         bgp_password=secret("bgpPassword"),
+        mesh={role: (secret(certificate), secret(key)) for role, (certificate, key) in MESH_KEYS.items()},
     )

@@ -8,6 +8,32 @@ BGP_GROUP_LABEL = "fleet.colabh.org/bgp"  # ties peer configuration and advertis
 GPU_MODEL_LABEL = "gpu.model"
 GPU_QUEUES = ("gpu-interactive", "gpu-batch")  # ClusterQueues that MultiKueue dispatches
 KUBE_SYSTEM = "kube-system"
+TRAEFIK_NAMESPACE = "traefik"
+# Configuration keys of the mesh certificates, certificate and private key, by role.
+MESH_KEYS = {
+    role: (f"mesh{role.title()}Cert", f"mesh{role.title()}Key") for role in ("server", "admin", "remote", "local")
+}
+# Of layers that this program or its GitOps installs; policies of applications leave them alone.
+PLATFORM_NAMESPACES = frozenset(
+    {
+        "argocd",
+        "cert-manager",
+        "cilium-secrets",
+        "default",
+        "external-secrets",
+        "gpu-operator",
+        "kai-scheduler",
+        "karmada-cluster",
+        "karmada-system",
+        "kueue-system",
+        "longhorn-system",
+        "metallb-system",
+        "nvidia-device-plugin",
+        "piraeus-datastore",
+        TRAEFIK_NAMESPACE,
+        "velero",
+    }
+)
 
 
 def tags(site: str, *more: str) -> list[str]:

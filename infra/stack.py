@@ -1,19 +1,24 @@
 """What the engine hands to a run: which site, its secrets, its mirrors; and the gates before anything is registered."""
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict
 
 import pulumi
 from pulumi.runtime.config import get_config, is_config_secret
 
+from infra import certificates
 from infra.charts import packed_at
+from infra.clustermesh import SecretPair, member
 from infra.config import Cluster, Fleet, Lxc, Vm, load
 from infra.config.loading import COMMON_KEY, PROJECT_FILE, SITE_KEY, common_value, site_value
 from infra.k3s import Mirror
 from infra.k3s.in_force import in_force, waits_for_migration
+from infra.names import MESH_KEYS
 from infra.proxmox import Credentials, needs_root
 from infra.rules import judge
 from infra.site import Inputs
@@ -28,7 +33,8 @@ SSH_PUBLIC_KEY = "sshPublicKey"  # not secret
 CILIUM_CA_CERT = "ciliumCaCert"
 CILIUM_CA_KEY = "ciliumCaKey"
 BGP_PASSWORD = "bgpPassword"
-SECRETS = (API_TOKEN, ROOT_PASSWORD, SSH_PRIVATE_KEY, CILIUM_CA_CERT, CILIUM_CA_KEY, BGP_PASSWORD)
+MESH_SECRETS = tuple(key for pair in MESH_KEYS.values() for key in pair)
+SECRETS = (API_TOKEN, ROOT_PASSWORD, SSH_PRIVATE_KEY, CILIUM_CA_CERT, CILIUM_CA_KEY, BGP_PASSWORD, *MESH_SECRETS)
 _PUBLIC_KEY_FORM = re.compile(r"(ssh-|ecdsa-|sk-)[a-z0-9@.-]+ [A-Za-z0-9+/=]+( [^\n]*)?")
 # What the kernel takes for a TCP MD5 signature and VyOS for a value.
 _BGP_PASSWORD_FORM = re.compile(r"[!#-&(-\[\]-~]{1,80}")
@@ -160,12 +166,15 @@ def inputs(fleet: Fleet, site_id: str) -> Inputs:
         faults += _bgp_password(site_id, get_config(f"fleet:{BGP_PASSWORD}") or "")
     mirror, mirror_faults = _mirror(site_id, config.get("artifacts"))
     faults += [*mirror_faults, *_charts(fleet, site_id, config.get("charts"))]
+    faults += [*_foreign_ca(fleet, site_id), *_mesh_faults(fleet, site_id)]
     if faults:
         raise InvariantError(faults)
     for key in SECRETS:
-        if values.get(key) is not None and not is_config_secret(f"fleet:{key}"):
+        if config.get(key) is not None and not is_config_secret(f"fleet:{key}"):
             remedy = f"replace it, since the file may have been read: pulumi config set --secret fleet:{key}"
             pulumi.log.warn(f"[SEC-07] {site_id}.fleet:{key}: found plain text in the stack file; {remedy}")
+    for remark in _mesh_remarks(fleet, site_id):
+        pulumi.log.warn(remark)
     given = {key: value for key, value in values.items() if value is not None}
     return Inputs(
         credentials=Credentials(
@@ -178,7 +187,96 @@ def inputs(fleet: Fleet, site_id: str) -> Inputs:
         artifacts=mirror,
         charts=config.get("charts"),
         bgp_password=given.get(BGP_PASSWORD),
+        mesh=_mesh_secrets(fleet, site_id),
     )
+
+
+def _foreign_ca(fleet: Fleet, site_id: str) -> Iterator[Violation]:
+    """The stack shows by its fingerprint that its CA is the one of the fleet: sites with another would not join."""
+    line, pem = fleet.common.cilium, pulumi.Config("fleet").get(CILIUM_CA_CERT)
+    runs_cilium = any(cluster.cni == "cilium" for cluster in fleet.sites[site_id].clusters.values())
+    if pem is None or line.ca_sha256 is None or line.ca_mode != "shared" or not runs_cilium:
+        return
+    try:
+        found = certificates.fingerprint(pem)
+    except ValueError:
+        found = "no certificate in PEM"
+    if found != line.ca_sha256:
+        yield Violation(
+            id="MSH-03",
+            path=f"{site_id}.fleet:{CILIUM_CA_CERT}",
+            found=found,
+            expected=f"{line.ca_sha256}, the fingerprint in common.cilium.ca_sha256",
+            remedy=f"bring the CA of the fleet from a site that has it: fleet credentials import {site_id} <file>",
+            source="CPPS architecture",
+        )
+
+
+def _mesh_pairs(fleet: Fleet, site_id: str) -> dict[str, certificates.Pair]:
+    """What the stack has of the mesh certificates, in plain text: to be judged, never to be shown or declared."""
+    config = pulumi.Config("fleet")
+    if member(fleet.sites[site_id]) is None:
+        return {}
+    found = {role: (config.get(cert) or "", config.get(key) or "") for role, (cert, key) in MESH_KEYS.items()}
+    return {} if not any(any(pair) for pair in found.values()) else found
+
+
+def _mesh_faults(fleet: Fleet, site_id: str) -> Iterator[Violation]:
+    """Half a set of certificates, or ones that peers would turn down."""
+    pairs, cluster = _mesh_pairs(fleet, site_id), member(fleet.sites[site_id])
+    complete = {role: pair for role, pair in pairs.items() if all(pair)}
+    for role in pairs.keys() - complete.keys():
+        for key, value in zip(MESH_KEYS[role], pairs[role], strict=True):
+            if not value:
+                yield Violation(
+                    id="SEC-07",
+                    path=f"{site_id}.fleet:{key}",
+                    found="nothing, while other certificates of the mesh are there",
+                    expected="all of them, or none to leave the mesh out",
+                    remedy=f"make the missing ones: fleet credentials init {site_id}",
+                )
+    authority = pulumi.Config("fleet").get(CILIUM_CA_CERT)
+    if cluster is not None and authority is not None:
+        for role, found, expected in certificates.faults(authority, cluster.name, complete):
+            yield Violation(
+                id="MSH-06",
+                path=f"{site_id}.fleet:{MESH_KEYS[role][0]}",
+                found=found,
+                expected=expected,
+                remedy=f"issue them anew: fleet credentials rotate {site_id}",
+            )
+
+
+def _mesh_remarks(fleet: Fleet, site_id: str) -> Iterator[str]:
+    """Why the mesh is left out, and which certificate ends soon. An old one stops no update: it may be the repair."""
+    site, pairs = fleet.sites[site_id], _mesh_pairs(fleet, site_id)
+    cluster = member(site)
+    if cluster is None:
+        return
+    path = f"{site_id}.clusters.{cluster.name}.in_mesh"
+    if fleet.common.cilium.ca_mode != "shared":
+        yield f"[MSH-03] {path}: found ca_mode separate; ClusterMesh is left out: it is built for the shared CA alone"
+        return
+    if not pairs:
+        yield (
+            f"[MSH-06] {path}: found no certificates of the mesh in the stack; ClusterMesh is left out; "
+            f"make them: fleet credentials init {site_id}"
+        )
+    authority = {CILIUM_CA_CERT: pulumi.Config("fleet").get(CILIUM_CA_CERT) or ""}
+    for key, pem in (authority | {MESH_KEYS[role][0]: pair[0] for role, pair in pairs.items()}).items():
+        with contextlib.suppress(ValueError):  # what is no certificate is a fault elsewhere, or no fingerprint yet
+            if said := certificates.soon(certificates.expiry(pem), datetime.now(UTC)):
+                option = " --ca" if key == CILIUM_CA_CERT else ""
+                yield (
+                    f"[MSH-06] {site_id}.fleet:{key}: {said}; issue it anew: fleet credentials rotate {site_id}{option}"
+                )
+
+
+def _mesh_secrets(fleet: Fleet, site_id: str) -> dict[str, SecretPair] | None:
+    if not _mesh_pairs(fleet, site_id) or fleet.common.cilium.ca_mode != "shared":
+        return None
+    config = pulumi.Config("fleet")
+    return {role: (config.require_secret(cert), config.require_secret(key)) for role, (cert, key) in MESH_KEYS.items()}
 
 
 def _missing(site_id: str, key: str) -> Violation:

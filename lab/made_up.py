@@ -1,19 +1,20 @@
 """Secrets that the lab makes up once and keeps until its folder goes: nothing of a real stack is ever read."""
 
 import base64
-import datetime
 import json
 import os
 import secrets
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
 
+from infra.certificates import fingerprint
+from infra.names import MESH_KEYS
 from infra.stack import (
     API_TOKEN,
     BGP_PASSWORD,
@@ -24,9 +25,9 @@ from infra.stack import (
     SSH_PUBLIC_KEY,
 )
 from lab.place import Place
+from operations.authority import new_authority, new_leaves
 
 TOKEN_ID = "fleet@pve!pulumi"
-CA_DAYS = 3650
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,14 @@ class MadeUp:
     wireguard_public_keys: dict[str, str]  # by site
 
 
-def make(place: Place, sites: list[str]) -> MadeUp:
-    """Reads the lab's secrets, making those that are not there yet."""
+def make(place: Place, sites: Mapping[str, str | None]) -> MadeUp:
+    """Reads the lab's secrets, making those that are not there yet. `sites`: each with its cluster in the mesh."""
     known: dict[str, Any] = json.loads(place.secrets.read_text()) if place.secrets.exists() else {}
     fleet = known.setdefault("_fleet", {})
     if not fleet:
-        certificate, key = _authority()
+        certificate, key = new_authority()
         fleet.update(ca_cert=certificate, ca_key=key)
-    for site in sites:
+    for site, member in sites.items():
         if site not in known:
             private, public = _ssh_pair()
             known[site] = {
@@ -57,13 +58,15 @@ def make(place: Place, sites: list[str]) -> MadeUp:
                 "wireguard_public_key": _wireguard_public_key(),
             }
         known[site].setdefault("bgp_password", secrets.token_urlsafe(24))
+        if member is not None and known[site].get("mesh_member") != member:
+            known[site]["mesh_member"] = member
+            known[site]["mesh"] = new_leaves((fleet["ca_cert"], fleet["ca_key"]), member)
     private_file(place.secrets, json.dumps(known, indent=1))
     if not place.passphrase.exists():
         private_file(place.passphrase, secrets.token_urlsafe(32))
-    authority = x509.load_pem_x509_certificate(fleet["ca_cert"].encode())
     return MadeUp(
         config={site: _config(known[site], fleet) for site in sites},
-        ca_sha256=authority.fingerprint(hashes.SHA256()).hex(),
+        ca_sha256=fingerprint(fleet["ca_cert"]),
         wireguard_public_keys={site: known[site]["wireguard_public_key"] for site in sites},
     )
 
@@ -78,7 +81,7 @@ def private_file(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def _config(site: dict[str, str], fleet: dict[str, str]) -> dict[str, str]:
+def _config(site: dict[str, Any], fleet: dict[str, str]) -> dict[str, str]:
     return {
         API_TOKEN: f"{site['api_token_id']}={site['api_token_secret']}",
         ROOT_PASSWORD: site["root_password"],
@@ -87,6 +90,11 @@ def _config(site: dict[str, str], fleet: dict[str, str]) -> dict[str, str]:
         CILIUM_CA_CERT: fleet["ca_cert"],
         CILIUM_CA_KEY: fleet["ca_key"],
         BGP_PASSWORD: site["bgp_password"],
+        **{
+            key: text
+            for role, pair in site.get("mesh", {}).items()
+            for key, text in zip(MESH_KEYS[role], pair, strict=True)
+        },
     }
 
 
@@ -102,26 +110,3 @@ def _ssh_pair() -> tuple[str, str]:
 def _wireguard_public_key() -> str:
     raw = x25519.X25519PrivateKey.generate().public_key().public_bytes_raw()
     return base64.b64encode(raw).decode()
-
-
-def _authority() -> tuple[str, str]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Cilium CA of the lab")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(days=CA_DAYS))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    return (
-        certificate.public_bytes(serialization.Encoding.PEM).decode(),
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ).decode(),
-    )

@@ -15,6 +15,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from infra.clustermesh import member
 from infra.config import Fleet
 from infra.rules import judge
 from infra.violation import InvariantError
@@ -262,7 +263,8 @@ def _toolchain(console: Console) -> Path:
 def _prepare(place: Place, fleet: Fleet, binaries: Path) -> MadeUp:
     place.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     place.root.chmod(0o700)
-    made_up = make(place, list(fleet.sites))
+    members = {site_id: member(site) for site_id, site in fleet.sites.items()}
+    made_up = make(place, {site_id: cluster.name if cluster else None for site_id, cluster in members.items()})
     place.mirror.mkdir(parents=True, exist_ok=True)
     mirror_sha256 = build_mirror(place.mirror, PROJECT / "lab/standins/k3s", Path(sys.executable))
     copy_documents(PROJECT, place, made_up, mirror_sha256)

@@ -122,6 +122,10 @@ class Engine:
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
+    def keep_secret(self, site: str, key: str, value: str) -> None:
+        """Encrypts a value into the stack file. It goes by standard input: others can read command lines."""
+        self._ran(["config", "set", "--secret", "--raw", key, "--stack", site], site, stdin=value)
+
     def restore(self, site: str, exported: dict[str, Any]) -> None:
         """Puts a state in place of the one there is."""
         self._ran(["stack", "import", "--stack", site], site, stdin=json.dumps(exported))

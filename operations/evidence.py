@@ -44,7 +44,7 @@ _HEAD = """\
 """
 
 
-def _a_time(text: str) -> str:
+def a_time(text: str) -> str:
     try:
         datetime.strptime(text, FORM)
     except ValueError:
@@ -61,7 +61,7 @@ class Evidence(Model):
     """How it was made."""
     reference: NonEmpty
     """What it is called where it lies."""
-    taken: Annotated[str, AfterValidator(_a_time)]
+    taken: Annotated[str, AfterValidator(a_time)]
     """When, in UTC."""
     by: NonEmpty
     """Who made or recorded it."""

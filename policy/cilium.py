@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from infra.names import KUBE_SYSTEM
 from infra.rules.seeds import SEEDS, Prefix
@@ -9,6 +10,7 @@ from policy.charts import CHARTS, chart_of
 from policy.judging import ADVISORY, Fault, Resource, by_provider, each, together
 from policy.reading import UNKNOWN, at, is_on, text
 
+SERVICE = "kubernetes:core/v1:Service"
 CLUSTER_IDS = range(1, 256)
 NO_FLANNEL = re.compile(r"(?m)^flannel-backend:\s*[\"']?none[\"']?\s*$")
 CLUSTER_CIDR = re.compile(r"(?m)^cluster-cidr:")  # only the settings of a server have it
@@ -71,13 +73,22 @@ def hubble_is_on(resource: Resource) -> Iterator[Fault]:
             yield Fault(f"values.hubble.{'.'.join(path)}", "true")
 
 
-@each("MSH-06")
-def mesh_api_has_an_address(resource: Resource) -> Iterator[Fault]:
+@together("MSH-06")
+def mesh_api_has_an_address(resources: list[Resource]) -> Iterator[Fault]:
     """The ClusterMesh API is reached through an address of the LoadBalancer pool."""
-    mesh = at(resource.props, "values", "clustermesh")
-    kind = at(mesh, "apiserver", "service", "type")
-    if is_cilium(resource) and at(mesh, "useAPIServer") is True and kind not in ("LoadBalancer", UNKNOWN):
-        yield Fault("values.clustermesh.apiserver.service.type", "LoadBalancer")
+    for cluster in by_provider(resources):
+        # The Service is the chart's own, or one beside it: Helm would wait for an address that comes after the release.
+        beside = any(one.type == SERVICE and _leads_to_the_mesh_api(at(one.props, "spec")) for one in cluster)
+        for release in filter(is_cilium, cluster):
+            mesh = at(release.props, "values", "clustermesh")
+            kind = at(mesh, "apiserver", "service", "type")
+            if at(mesh, "useAPIServer") is True and kind not in ("LoadBalancer", UNKNOWN) and not beside:
+                yield Fault("values.clustermesh.apiserver.service.type", "LoadBalancer, here or beside", release)
+
+
+def _leads_to_the_mesh_api(spec: Any) -> bool:
+    kind, app = at(spec, "type"), at(spec, "selector", "k8s-app")
+    return kind in ("LoadBalancer", UNKNOWN) and app in ("clustermesh-apiserver", UNKNOWN)
 
 
 @together("CIL-03")

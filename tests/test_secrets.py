@@ -10,6 +10,7 @@ import pytest
 
 import cli.plan
 from cli.plan import Declared, plan
+from infra.names import MESH_KEYS
 from infra.proxmox import Credentials
 from infra.site import Inputs, SiteStack
 from tests.sites import ROOT, SITES, Record, declared, three_sites
@@ -20,6 +21,8 @@ MARKS = {
     "ssh key": "MARK-ssh-private-key",
     "ca certificate": "MARK-ca-certificate",
     "ca key": "MARK-ca-key",
+    "mesh key": "MARK-mesh-key",
+    "mesh certificate": "MARK-mesh-certificate",
     "cluster token": "plan-only-",  # what the recorder answers for generated passwords
     "api credentials": "MARK-service-account",
 }
@@ -38,6 +41,7 @@ def marked() -> Inputs:
         cilium_ca=(MARKS["ca certificate"], MARKS["ca key"]),
         artifacts=None,
         charts=None,
+        mesh=dict.fromkeys(MESH_KEYS, (MARKS["mesh certificate"], MARKS["mesh key"])),
     )
 
 

@@ -24,9 +24,6 @@ OWN_SOURCE = "the format of the documents"
 class Layer(StrEnum):
     """What is not built yet."""
 
-    CLUSTERMESH = "clustermesh"
-    VYOS = "vyos"
-    POLICIES = "policies"
     GPU_PLATFORM = "gpu platform"
     KUEUE = "kueue"
     AI_PLATFORM = "ai platform"

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from infra.config.fleet import Fleet
+from infra.names import PLATFORM_NAMESPACES
 from infra.rules.decided import deviations
 from infra.rules.nodes import CPPS, nodes
 from infra.rules.registry import Finding, rule
@@ -89,10 +90,10 @@ def cilium_runs_in_vms(fleet: Fleet) -> Iterator[Finding]:
 
 @rule("CIL-11", source=ADR_009)
 def system_namespaces_are_left_alone(fleet: Fleet) -> Iterator[Finding]:
-    """The default-deny policy covers application namespaces, never those of Kubernetes itself."""
+    """The default-deny policy covers application namespaces, never those of Kubernetes or the platform."""
     for path, _, cluster in fleet.clusters():
         for index, namespace in enumerate(cluster.managed_namespaces):
-            if namespace.startswith("kube-"):
+            if namespace.startswith("kube-") or namespace in PLATFORM_NAMESPACES:
                 expected = "a namespace of an application"
                 yield Finding(f"{path}.managed_namespaces.{index}", namespace, expected, "remove it from the list")
 

@@ -15,9 +15,13 @@ from infra.violation import Level
 
 @rule("MSH-01", source=ADR_009)
 def only_cilium_joins_the_mesh(fleet: Fleet) -> Iterator[Finding]:
-    """A cluster without Cilium has no Cilium id and is no member of the ClusterMesh."""
+    """A cluster without Cilium has no Cilium id and is no member of the ClusterMesh; of a site the main one is."""
     for path, _, cluster in fleet.clusters():
         if cluster.cni == "cilium":
+            if cluster.in_mesh and cluster.role != "main":
+                found = f"true for a cluster with the role {cluster.role}"
+                expected = "false: the one mesh API address of a site is its main cluster's"
+                yield Finding(f"{path}.in_mesh", found, expected, "leave the mesh; others call its services by URL")
             continue
         if cluster.in_mesh:
             yield Finding(f"{path}.in_mesh", f"true with {cluster.cni}", "false", "leave the mesh, or use cilium")

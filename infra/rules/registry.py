@@ -87,7 +87,7 @@ def judge(fleet: Fleet) -> Verdict:
             violation = Violation(
                 id=entry.id,
                 path=finding.path,
-                found=str(finding.found),
+                found=str(finding.found) or "an empty text",
                 expected=str(finding.expected),
                 remedy=finding.remedy,
                 source=entry.source,

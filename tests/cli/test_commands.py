@@ -18,13 +18,13 @@ from infra.config import Fleet
 from infra.config.loading import stack_files
 from infra.config.reader import read
 from infra.rules import RULES
-from infra.stack import BGP_PASSWORD, ROOT_PASSWORD, SECRETS, inputs
+from infra.stack import BGP_PASSWORD, MESH_SECRETS, ROOT_PASSWORD, SECRETS, inputs
 from infra.violation import InvariantError, Violation
 from lab import LabError
 from tests.cli import project
 from tests.cli.project import ROOT, fleet_process
 
-COMMANDS = ("check", "plan", "rules", "schema", "toolchain", "runbook", "render", "test", "lab", "vyos")
+COMMANDS = ("check", "plan", "rules", "schema", "toolchain", "runbook", "render", "test", "lab", "vyos", "credentials")
 
 
 def test_help_names_every_command_and_imports_none_of_them() -> None:
@@ -276,7 +276,8 @@ def test_an_api_token_alone_is_refused_for_the_privileged_container(fleet: Fleet
 def test_every_missing_credential_is_named_at_once(fleet: Fleet) -> None:
     refused = _inputs_of(fleet, "franca", {})
     assert not fleet.sites["franca"].bgp.authenticated
-    wanted = {*SECRETS, "sshPublicKey"} - {ROOT_PASSWORD, BGP_PASSWORD}
+    without_mesh = {*SECRETS} - {*MESH_SECRETS}  # which is left out alone
+    wanted = {*without_mesh, "sshPublicKey"} - {ROOT_PASSWORD, BGP_PASSWORD}
     assert {line.split("fleet:")[1].split(":")[0] for line in refused.splitlines()} == wanted
 
 

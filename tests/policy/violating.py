@@ -53,7 +53,9 @@ def made(kind: str, *, on: Asked = CLUSTER, name: str = "site", **props: Any) ->
 
 
 def cilium(**changes: Any) -> Asked:
-    return replace(planned(":Release", **changes), provider=CLUSTER)
+    """Outside the mesh unless a change says otherwise: its API needs a Service beside the release."""
+    outside = {} if any(key.startswith("values__clustermesh") for key in changes) else {"values__clustermesh": DROP}
+    return replace(planned(":Release", **outside, **changes), provider=CLUSTER)
 
 
 def vm(**changes: Any) -> Asked:
@@ -90,7 +92,8 @@ def flannel_server() -> Stack:
     server = next(one for one in site if one.parent == api.parent and "-server-" in one.name)
     props = json_format.MessageToDict(server.properties)
     faulty = _changed(props, {"stdin": _stdin(props).replace('flannel-backend: "none"', "flannel-backend: vxlan")})
-    return (chart, api, replace(server, props=faulty))
+    mesh_api = next(one for one in site if one.type == "kubernetes:core/v1:Service")
+    return (chart, mesh_api, api, replace(server, props=faulty))
 
 
 def _stdin(props: dict[str, Any]) -> str:

@@ -14,8 +14,11 @@ from typing import Any
 
 from cli.plan import Declared, plan
 from cli.stand_in_inputs import placeholders
+from infra.certificates import Pair, fingerprint
 from infra.config import Fleet
 from infra.config.loading import PROJECT_FILE, common_value, site_value, stack_files
+from infra.names import MESH_KEYS
+from operations.authority import new_authority, new_leaves
 from tests.rules.documents import fleet_of as parsed
 
 ROOT = Path(__file__).parents[2]
@@ -126,7 +129,7 @@ def confirmed(documents: Documents) -> Documents:
     """The same documents once people have settled what is open: nothing assumed, nothing empty, every guest new."""
     for value in documents.values():
         value.pop("assumed", None)
-    documents["common"]["cilium"]["ca_sha256"] = "e" * 64
+    documents["common"]["cilium"]["ca_sha256"] = fingerprint(authority()[0])
     documents["common"]["k3s_checksums"]["v1.32.13+k3s1"] = dict(CHECKSUMS)
     for site_id in set(documents) - {"common"}:
         site = documents[site_id]
@@ -137,6 +140,22 @@ def confirmed(documents: Documents) -> Documents:
             if site["proxmox"].get(image):
                 site["proxmox"][image]["sha256"] = "f" * 64
     return all_new(documents)
+
+
+@cache
+def authority() -> Pair:
+    """The CA of the fleet in these tests."""
+    return new_authority()
+
+
+@cache
+def certified(cluster: str) -> dict[str, str]:
+    """Certificates of a stack as its configuration holds them: the CA, and those of its half of the mesh."""
+    ca = dict(zip(("fleet:ciliumCaCert", "fleet:ciliumCaKey"), authority(), strict=True))
+    leaves = new_leaves(authority(), cluster)
+    return ca | {
+        f"fleet:{key}": text for role in MESH_KEYS for key, text in zip(MESH_KEYS[role], leaves[role], strict=True)
+    }
 
 
 def plan_of(fleet: Fleet, site_id: str) -> Record:
