@@ -344,6 +344,9 @@ def adopt(site: str, as_json: JsonFlag = False) -> None:
 def test(
     context: typer.Context,
     fast: Annotated[bool, typer.Option("--fast", help="Leave the lab out.")] = False,
+    rehearsals: Annotated[
+        bool, typer.Option("--rehearsals", help="Follow the runbooks in a lab instead; CI does not.")
+    ] = False,
 ) -> None:
     """Run everything that CI runs.
 
@@ -352,7 +355,7 @@ def test(
     """
     from cli import suite
 
-    raise typer.Exit(suite.run(fast, context.args))
+    raise typer.Exit(suite.rehearse(context.args) if rehearsals else suite.run(fast, context.args))
 
 
 @credentials.command("init")

@@ -3,7 +3,7 @@
 The proxy belongs to people: the program names it and never touches it.
 """
 
-from cli.steps import checklist, page, shell
+from cli.steps import checklist, here, page, shell
 from infra.config import Fleet
 
 OPERATE = "/opt/vyatta/bin/vyatta-op-cmd-wrapper"
@@ -36,7 +36,7 @@ def runbook(fleet: Fleet, site_id: str) -> str:
                 ]
             ),
             "## 1. Backups, the router's first",
-            shell(
+            here(
                 f"ssh vyos@{router} '{OPERATE} show configuration commands' > {before}",
                 f"test -s {before}",
                 f"grep 'nat destination' {before}",
@@ -56,7 +56,7 @@ def runbook(fleet: Fleet, site_id: str) -> str:
             "with it, or stays.",
             "## 3. Traefik answers",
             "By its address, past the router and public names:",
-            shell(*by_address),
+            here(*by_address),
             "Expected: for each name the code that the proxy gives today, with a valid certificate.",
             "If not: go no further, clients still reach the proxy. A timeout: the address is not announced. 404: its "
             "route is missing.",
@@ -69,18 +69,18 @@ def runbook(fleet: Fleet, site_id: str) -> str:
                 if reboots
                 else "is undone, by a reboot or a reload as set there."
             ),
-            shell(
+            here(
                 ': "${RULES:?numbers of the rules, for example 100 110}"',
                 "for rule in $RULES; do",
                 f'    echo "set nat destination rule $rule translation address {target}"',
                 "done",
             ),
-            shell(*_probe(hosts, "")),
+            here(*_probe(hosts, "")),
             "If not: do not confirm, the router goes back by itself. Later: the same lines with the address of the "
             "proxy.",
             "## 5. The old K3s stops, and stays",
             "For the whole time in which you may want to go back:",
-            shell(f"ssh {login} systemctl disable --now k3s", *_probe(hosts, "")),
+            here(f"ssh {login} systemctl disable --now k3s </dev/null", *_probe(hosts, "")),
             f"If not: `systemctl enable --now k3s` on {name}, and the forward back as in step 4.",
             "## 6. Remove it",
             f"When the cut-over is confirmed: take `traefik.legacy_proxy` and `unmanaged_guests.{name}` out of "
@@ -93,9 +93,11 @@ def runbook(fleet: Fleet, site_id: str) -> str:
 
 def _probe(hosts: tuple[str, ...], options: str) -> tuple[str, ...]:
     return (
+        "failed=",
         "while read -r host; do",
-        f"""    curl -sS -o /dev/null -w "$host %{{http_code}}\\n" {options}"https://$host/\"""",
+        f"""    curl -sS -o /dev/null -w "$host %{{http_code}}\\n" {options}"https://$host/" || failed=yes""",
         "done <<'HOSTS'",
         *hosts,
         "HOSTS",
+        '[ -z "$failed" ]',
     )

@@ -4,7 +4,7 @@ Leaves out a second cluster beside the first: docs/operacoes/k3s-rebuild.md.
 """
 
 from cli.migration import checks, preconditions
-from cli.steps import agents, on, page, servers, shell, voters
+from cli.steps import agents, here, on, page, servers, shell, voters
 from infra.config import Cluster, Fleet
 
 REMOVE = """\
@@ -33,7 +33,7 @@ def runbook(fleet: Fleet, site_id: str, cluster: Cluster) -> str:
             "guests. There is no way back but the backups. Not tried on a site: two people read each list before a "
             "yes.",
             "## 1. Save",
-            shell(f"./fleet backup {site_id}", "./fleet check"),
+            here(f"./fleet backup {site_id}", "./fleet check"),
             "Then the data of each application by its own means (`apps.<name>.recovery`), copied off the guests and "
             "read back once somewhere else. An etcd snapshot is no way into the new cluster.",
             "If not: stop here. Nothing has changed.",
@@ -57,7 +57,9 @@ def runbook(fleet: Fleet, site_id: str, cluster: Cluster) -> str:
             shell("./fleet check", f"./fleet preview {site_id}"),
             f"Expected: start, token, servers and Cilium of {cluster.name} made. The guard stops with GRD-08, since "
             "it is another cluster, which is so here: accept that key and no other, for this run.",
-            "If not: a guest among what is replaced or deleted means that the document is not what it should be. Stop.",
+            "If not: a guest among what is replaced or deleted means that the document is not what it should be. Stop. "
+            "GRD-04, which takes no key, at a server that the program had made: its record still tells of the old "
+            "cluster. That guest is made anew as well (docs/operacoes/k3s-rebuild.md, on the same guests, step 3).",
             "## 5. Make it anew",
             shell(f"./fleet up {site_id}"),
             on(nodes[0], voters(len(nodes))),

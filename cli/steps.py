@@ -1,7 +1,8 @@
 """Parts of a runbook that a person follows on the nodes of a cluster: blocks of shell, each with its check.
 
 A block is a whole script: it stops at its first failure and can be pasted or run. What goes to a machine goes through
-`ssh` on standard input, so that no quoting stands between the reader and the command.
+`ssh` on standard input, so that no quoting stands between the reader and the command. What a check looks at is read
+into a variable first: in a pipe nobody would see that the reading failed.
 """
 
 import re
@@ -13,6 +14,7 @@ from infra.config import Cluster, Lxc, Site, Vm
 Guest = Vm | Lxc
 DROP_IN = "/etc/rancher/k3s/config.yaml.d/90-cilium.yaml"
 FLANNEL_DROP_IN = "/etc/rancher/k3s/config.yaml.d/90-flannel.yaml"
+UNIT = ("/etc/systemd/system/k3s.service", "/etc/systemd/system/k3s.service.d")
 KEPT = "/root/before-cilium"
 # Interfaces that a CNI leaves behind. Flannel's and Cilium's VXLAN would want the same port, 8472.
 FLANNEL_LINKS = "cni0 flannel.1 flannel-wg"
@@ -52,6 +54,11 @@ def shell(*lines: str, kind: str = "sh") -> str:
     return f"```{kind}\n" + "\n".join(lines) + "\n```"
 
 
+def here(*lines: str) -> str:
+    """A script beside the person. In a shell of its own: pasted, a failure ends it and not the person's."""
+    return shell("(", "set -eu", *lines, ")")
+
+
 def on(guest: Guest, *lines: str) -> str:
     """A script as root on a guest."""
     return shell(f"ssh {guest.login}@{guest.address} sudo sh -s <<'EOF'", "set -eu", *lines, "EOF")
@@ -60,10 +67,10 @@ def on(guest: Guest, *lines: str) -> str:
 def access(site_id: str, cluster: Cluster, *then: str) -> str:
     """Commands that run beside the person, with a kubeconfig of the cluster."""
     file = f"kubeconfig-{cluster.name}"
-    return shell(
+    return here(
         "umask 077",
         f"pulumi stack output -s {site_id} --show-secrets --json |",
-        f"    jq -r '.\"{cluster.name}\".kubeconfig' > {file}",
+        f"    jq -er '.\"{cluster.name}\".kubeconfig' > {file}",
         f'export KUBECONFIG="$PWD/{file}"',
         *then,
     )
@@ -73,7 +80,8 @@ def voters(count: int) -> str:
     """Fails unless so many servers vote in etcd."""
     path = "{range .items[*]}{" + VOTER + '}{"\\n"}{end}'
     return (
-        f"votes=$(k3s kubectl get nodes -o 'jsonpath={path}' | grep -c True || true)\n"
+        f"votes=$(k3s kubectl get nodes -o 'jsonpath={path}')\n"
+        "votes=$(printf '%s' \"$votes\" | grep -c True || true)\n"
         f'echo "$votes of {count} servers vote in etcd"\n'
         f'[ "$votes" -eq {count} ]'
     )
@@ -98,9 +106,21 @@ def alive(guest: Guest) -> str:
 def without(pattern: str) -> str:
     """Takes lines out of every file from which K3s reads flags."""
     return f"""\
-for file in /etc/rancher/k3s/config.yaml /etc/rancher/k3s/config.yaml.d/*.yaml; do
+for file in /etc/rancher/k3s/config.yaml /etc/rancher/k3s/config.yaml.d/*.yaml /etc/rancher/k3s/config.yaml.d/*.yml; do
     if [ -f "$file" ]; then sed -i -E '{pattern}' "$file"; fi
 done"""
+
+
+def refuse(pattern: str, places: Iterable[str], say: str) -> str:
+    """Stops where a pattern is found. Of the lines alone: grep also fails where a place is not there."""
+    looked = " \\\n    ".join(places)
+    return f"""\
+found=$(grep -rnsE -e '{pattern}' \\
+    {looked} || true)
+if [ -n "$found" ]; then
+    printf '%s\\n' "$found" "{say}" >&2
+    exit 1
+fi"""
 
 
 def to_cilium(unit: str) -> str:
@@ -131,17 +151,20 @@ def renewed(node: Guest) -> str:
     """Deletes the Pods of a node that got their address from the CNI before; their controllers make them again."""
     columns = "NS:.metadata.namespace,NAME:.metadata.name,HOST:.spec.hostNetwork"
     return f"""\
-k3s kubectl get pods -A --no-headers --field-selector spec.nodeName={node.name} -o custom-columns={columns} |
-    while read -r namespace name host; do
-        if [ "$host" != true ]; then k3s kubectl -n "$namespace" delete pod "$name" --wait=false; fi
-    done"""
+pods=$(k3s kubectl get pods -A --no-headers --field-selector spec.nodeName={node.name} -o custom-columns={columns})
+printf '%s\\n' "$pods" | while read -r namespace name host; do
+    if [ -n "$name" ] && [ "$host" != true ]; then
+        k3s kubectl -n "$namespace" delete pod "$name" --wait=false --ignore-not-found </dev/null
+    fi
+done"""
 
 
 # Lists Pods that do not run as they should, crash-looping ones among them; fails if there is one.
 UNHEALTHY = """\
-k3s kubectl get pods -A --no-headers | awk '
-    { split($3, ready, "/") }
-    $4 != "Completed" && ($4 != "Running" || ready[1] != ready[2]) { print; found = 1 }
+pods=$(k3s kubectl get pods -A --no-headers)
+printf '%s\\n' "$pods" | awk '
+    NF { split($3, ready, "/") }
+    NF && $4 != "Completed" && ($4 != "Running" || ready[1] != ready[2]) { print; found = 1 }
     END { exit found }'"""
 
 

@@ -26,6 +26,7 @@ SCRIPTS = ROOT / "infra/k3s/scripts"
 JOINED = (("server", "identity"),)
 PYTHON = (sys.executable, "-m")
 BIN = Path(sys.executable).parent
+LAB = "lab and not rehearsal"  # as pytest chooses
 NOTHING_COLLECTED = 5  # exit code of pytest
 # They share no lab, so they run beside those that do: a lab waits for most of its time.
 WITH_A_LAB_OF_THEIR_OWN = ("k3s_standin", "nodes", "providers", "pve", "toolchain", "units", "import")
@@ -77,6 +78,11 @@ def run(fast: bool, arguments: Sequence[str]) -> int:
     return 0
 
 
+def rehearse(arguments: Sequence[str]) -> int:
+    """Exit code of the rehearsals alone, which CI has no time for."""
+    return _run(_pytest("rehearsals in the lab", ["-m", "rehearsal", "tests/lab", *arguments]), float("inf")).code
+
+
 def _lab(arguments: Sequence[str], began: float, budget: float, dropped: list[str], warm: bool) -> int:
     left = budget - (time.monotonic() - began) - MARGIN_S
     if not _toolchain_complete():
@@ -94,11 +100,11 @@ def _lab(arguments: Sequence[str], began: float, budget: float, dropped: list[st
     # Tests that would begin after the deadline are dropped by tests/conftest.py, which then names them.
     deadline = "" if budget == float("inf") else str(time.time() + left)
     more = {"FLEET_TEST_DEADLINE": deadline, "FLEET_TEST_DROPPED_FAIL": str(int(warm))}
-    shared, beside = ["-m", "lab", *arguments], None
+    shared, beside = ["-m", LAB, *arguments], None
     if all(argument.startswith("-") for argument in arguments):  # else they may name files
         alone = [f"tests/lab/test_{name}.py" for name in WITH_A_LAB_OF_THEIR_OWN]
         shared += ["tests/lab", *(f"--ignore={path}" for path in alone)]
-        beside = _pytest("tests of the lab's parts", ["-m", "lab", *arguments, *alone])
+        beside = _pytest("tests of the lab's parts", ["-m", LAB, *arguments, *alone])
     step = _pytest("tests in the lab", shared)
     with _beside(beside, more) as other_ended:
         began_lab = time.monotonic()

@@ -14,12 +14,15 @@ from cli.steps import (
     FLANNEL_DROP_IN,
     KEPT,
     UNHEALTHY,
+    UNIT,
     Guest,
     access,
     agents,
     alive,
+    here,
     on,
     page,
+    refuse,
     renewed,
     servers,
     shell,
@@ -37,6 +40,7 @@ def runbook(fleet: Fleet, site_id: str, cluster: Cluster) -> str:
     backend = flags.flannel_backend if flags.flannel_backend != "none" else None
     stays = "servicelb" in flags.disable and backend is not None
     first, everyone = nodes[0], (*nodes, *workers)
+    made = ", ".join(node.name for node in nodes if not node.recognised)
     return page(
         [
             f"# {cluster.name}: back from Cilium to Flannel",
@@ -53,8 +57,15 @@ def runbook(fleet: Fleet, site_id: str, cluster: Cluster) -> str:
             f"If not: a flag stands in ExecStart. {KEPT}/k3s.service is the former unit; then `systemctl "
             "daemon-reload`.",
             "## 2. Cilium",
-            access(site_id, cluster, "helm uninstall cilium -n kube-system", "helm list -n kube-system"),
-            "Expected: no cilium in the list. On the nodes its CNI configuration, BPF programs and iptables rules may "
+            access(
+                site_id,
+                cluster,
+                "helm uninstall cilium -n kube-system --ignore-not-found",
+                "left=$(helm list -n kube-system --all -q --filter '^cilium$')",
+                '[ -z "$left" ]',
+                'echo "no release of Cilium left"',
+            ),
+            "On the nodes its CNI configuration, BPF programs and iptables rules may "
             "stay: the next step cleans them, a reboot of the node does so for certain.",
             "If not: the API does not answer. Take step 3 on the servers, then this one, then step 3 again.",
             "## 3. Restart, servers then agents",
@@ -81,7 +92,8 @@ def runbook(fleet: Fleet, site_id: str, cluster: Cluster) -> str:
             "## 6. If it is still broken: snapshots",
             "The fastest way, and the last: everything since the backups is lost. All servers together. One etcd "
             "member alone with an older state is unsafe: that one is removed from the cluster instead, and joins "
-            "again. All down, all back, all up; each command runs on the host of the guest:",
+            "again. All down, all back, all up; each command runs on the host of the guest. Where the block stops "
+            "after the first rollback, start none by hand: mend what stopped it and run it again, from its first line:",
             _snapshots(nodes, site.migration.snapshots),
             *(alive(node) for node in nodes),
             "If not: docs/operacoes/etcd-restore.md.",
@@ -89,7 +101,13 @@ def runbook(fleet: Fleet, site_id: str, cluster: Cluster) -> str:
             "The document says again what runs: `current.flannel_backend` of each existing server and `migration` as "
             "they were in Git. The state of the stack still lists Cilium. A refresh drops what is gone; the preview "
             "must then remove objects of Cilium alone, and the guard may ask for GRD-09 to be accepted for that run. "
-            "Not tried on a site.",
+            + (
+                f"It also stops at flannel-backend, disable-network-policy and disable-kube-proxy of {made} (GRD-04): "
+                f"those keys are accepted too. Once they are applied {FLANNEL_DROP_IN} goes there. "
+                if made
+                else ""
+            )
+            + "Not tried on a site.",
             shell("./fleet check", f"pulumi refresh -s {site_id}", f"./fleet preview {site_id}"),
         ]
     )
@@ -103,11 +121,12 @@ def _flags(backend: str | None, servicelb_stays: bool) -> list[str]:
         *([] if backend else [f'BACKEND="${{BACKEND:?the former Flannel backend, from {KEPT}/k3s}}"']),
         f"""printf 'flannel-backend: "%s"\\n' "{backend or "$BACKEND"}" > {FLANNEL_DROP_IN}""",
         f"chmod 0600 {FLANNEL_DROP_IN}",
-        "if grep -rnsE -e 'flannel-backend[=: ]*\"?none|disable-network-policy|disable-kube-proxy' \\",
-        "    /etc/rancher/k3s/config.yaml /etc/rancher/k3s/config.yaml.d \\",
-        "    /etc/systemd/system/k3s.service /etc/systemd/system/k3s.service.d; then",
-        "    exit 1",
-        "fi",
+        refuse(
+            'flannel-backend[=: ]*"?none|disable-network-policy|disable-kube-proxy'
+            + ("" if servicelb_stays else "|servicelb"),
+            ("/etc/rancher/k3s/config.yaml", "/etc/rancher/k3s/config.yaml.d", *UNIT),
+            "these flags belong to Cilium: take them out, in a unit with systemctl daemon-reload",
+        ),
         f"cat {FLANNEL_DROP_IN}",
     ]
 
@@ -123,5 +142,7 @@ def _snapshots(nodes: list[Guest], known: Mapping[str, str]) -> str:
     def each(verb: str) -> list[str]:
         return [f"ssh root@{node.host} {tool(node)} {verb} {node.vmid}" for node in nodes]
 
+    # Before anything stops: inside a pipe a name that is not set would pass for an empty command.
+    asked = [f": {name(node)}" for node in nodes if node.name not in known]
     back = [f"echo {tool(node)} rollback {node.vmid} {name(node)} | ssh root@{node.host} sh -s" for node in nodes]
-    return shell(*each("stop"), *back, *each("start"))
+    return here(*asked, *each("stop"), *back, *each("start"))

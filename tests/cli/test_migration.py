@@ -192,7 +192,7 @@ def test_mig_06_the_way_back_says_what_its_steps_miss() -> None:
 @pytest.mark.parametrize("which", ["franca", "rebuild", "third"])
 def test_mig_07_connectivity_flows_and_pods_are_checked(which: str) -> None:
     printed = page(which, "cni-migration")
-    for part in ("cilium connectivity test", "hubble observe", "kubectl get pods -A --no-headers | awk"):
+    for part in ("cilium connectivity test", "hubble observe", "pods=$(k3s kubectl get pods -A --no-headers)"):
         assert part in printed
 
 

@@ -27,7 +27,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
         monkeypatch.setattr(suite, "_static_steps", lambda: iter(static))
         monkeypatch.setattr(suite, "_toolchain_complete", lambda: complete)
         monkeypatch.setattr(
-            suite, "_pytest", lambda name, arguments: lab if "lab" in arguments else step("mocks", "pass")
+            suite, "_pytest", lambda name, arguments: lab if suite.LAB in arguments else step("mocks", "pass")
         )
 
     for name in ("FLEET_TEST_BUDGET_S", "FLEET_TEST_COLD_BUDGET_S"):
@@ -56,6 +56,42 @@ def test_fast_leaves_the_lab_out(steps: Steps, capfd: pytest.CaptureFixture[str]
     steps(lab=step("in the lab", "raise SystemExit(1)"))
     assert suite.run(True, []) == 0
     assert "in the lab" not in capfd.readouterr().out
+
+
+def test_rehearsals_are_chosen_by_their_option_alone() -> None:
+    def chosen(marks: str) -> str:
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-c",
+            "pyproject.toml",
+            "-q",
+            "--collect-only",
+            "-n",
+            "0",
+            "-m",
+            marks,
+        ]
+        done = subprocess.run([*command, "tests/lab"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+        return done.stdout
+
+    assert "test_migration.py::" not in chosen(suite.LAB)
+    assert "test_sites.py::" in chosen(suite.LAB)
+    assert "test_migration.py::" in chosen("rehearsal")
+
+
+def test_rehearsals_run_without_any_other_step(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def rehearsal(name: str, arguments: list[str]) -> suite.Step:
+        asked.append(arguments)
+        return step(name, "raise SystemExit(4)")
+
+    steps(step("first", "raise SystemExit(3)"), lab=step("in the lab", "pass"))
+    monkeypatch.setattr(suite, "_pytest", rehearsal)
+    assert suite.rehearse(["-x"]) == 4
+    assert asked == [["-m", "rehearsal", "tests/lab", "-x"]]
 
 
 @pytest.mark.parametrize(("complete", "code"), [(True, 1), (False, 0)])
@@ -154,7 +190,7 @@ def test_tests_with_a_lab_of_their_own_run_beside_the_others(
         both = {True: one(("shared", "parts"), 0), False: one(("parts", "shared"), code)}
 
         def chosen(_: str, arguments: list[str], both: dict[bool, suite.Step] = both) -> suite.Step:
-            if "lab" not in arguments:
+            if suite.LAB not in arguments:
                 return step("mocks", "pass")
             return both[any(argument.startswith("--ignore") for argument in arguments)]
 

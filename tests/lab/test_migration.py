@@ -1,7 +1,8 @@
 """The runbook of the migration, followed step by step on the guests that were there before: it ends with Cilium.
 
 Each block of shell runs as it is printed, through the lab's SSH; commands of `./fleet` run as those of the lab. Left
-out is what asks an agent of Cilium: nothing answers there, its Pods are stand-ins.
+out is what asks an agent of Cilium: nothing answers there, its Pods are stand-ins. It takes minutes, so `fleet test`
+leaves it out; `tests/cli/test_runbook_shell.py` tries blocks of the way back and others against stand-in commands.
 """
 
 import json
@@ -17,7 +18,7 @@ import yaml
 from lab.made_up import private_file
 from tests.lab.conftest import Checkout, Document, Ran, eventually
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.rehearsal]
 
 CLUSTER = "cluster-fca"
 SERVERS = ("vm-cpps-02", "vm-cpps-03", "vm-cpps-04")
