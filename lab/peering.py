@@ -8,6 +8,7 @@ from typing import Any
 
 Objects = list[dict[str, Any]]
 KINDS = ("ciliumbgpclusterconfigs", "ciliumbgpadvertisements", "ciliumloadbalancerippools")
+API_SERVICE = "clustermesh-api"  # of the program; the chart's own is for agents of the cluster
 MESH_SECRET = "cilium-clustermesh"  # one entry for each remote cluster
 
 
@@ -15,7 +16,7 @@ def found(get: Callable[..., Objects]) -> dict[str, list[str]]:
     """Peers, advertisements, pools and remote clusters; `get` takes arguments of `kubectl get`."""
     configs, advertisements, pools = (get(kind) for kind in KINDS)
     secrets = get("secrets", "-n", "kube-system", "--field-selector", f"metadata.name={MESH_SECRET}")
-    services = get("services", "-n", "kube-system", "--field-selector", "metadata.name=clustermesh-apiserver")
+    services = get("services", "-n", "kube-system", "--field-selector", f"metadata.name={API_SERVICE}")
     return {
         "bgp": [line for config in configs for line in _peers(config)],
         "advertised": [line for one in advertisements for line in _advertised(one)],
@@ -53,8 +54,8 @@ def _pool(pool: dict[str, Any]) -> list[str]:
 
 
 def _mesh_api(service: dict[str, Any]) -> list[str]:
-    asked = service["metadata"].get("annotations", {}).get("lbipam.cilium.io/ips")
-    return [f"API {asked or service['spec'].get('loadBalancerIP') or service['spec'].get('type')}"]
+    given = (service.get("status") or {}).get("loadBalancer", {}).get("ingress") or []
+    return [f"API {', '.join(entry['ip'] for entry in given) or 'without an address'}"]
 
 
 def _remotes(secrets: Objects) -> list[str]:

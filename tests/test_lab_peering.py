@@ -4,6 +4,7 @@ from typing import Any
 
 from infra.addresses import pool_spec
 from infra.bgp import advertisement_spec, cluster_spec
+from infra.clustermesh import api_service
 from lab import peering
 from tests.sites import three_sites
 
@@ -22,7 +23,8 @@ def objects(*what: str) -> list[dict[str, Any]]:
     if what[0] == "secrets":
         assert "metadata.name=cilium-clustermesh" in what
         return [{"metadata": {}, "data": {"cluster-sp": "c2VjcmV0", "cluster-sp.etcd-client.key": "c2VjcmV0"}}]
-    return [{"metadata": {"annotations": {"lbipam.cilium.io/ips": "192.168.0.241"}}, "spec": {"type": "LoadBalancer"}}]
+    assert f"metadata.name={api_service(SITE.lb)['metadata']['name']}" in what
+    return [{"metadata": {}, "spec": {}, "status": {"loadBalancer": {"ingress": [{"ip": "192.168.0.241"}]}}}]
 
 
 def test_peers_advertisements_pools_and_remote_clusters_are_told() -> None:

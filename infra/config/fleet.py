@@ -207,6 +207,12 @@ class Fleet:
     common: Common
     sites: Mapping[str, Site]
 
+    @property
+    def absent(self) -> frozenset[str]:
+        """Sites at the end of a tunnel that have no document, yet or any more. Whether they hold what others lack
+        cannot be told."""
+        return frozenset(end for tunnel in self.common.tunnels for end in tunnel.ends) - self.sites.keys()
+
     def clusters(self) -> Iterator[tuple[str, Site, Cluster]]:
         """Each cluster with its path (`sp.clusters.gpu-sp`) and its site."""
         for site_id, site in self.sites.items():

@@ -14,7 +14,7 @@ OTHERS = ("traefik", "global-service")  # of every other class, if any
 @rule("AI-01", source=PLAN)
 def each_class_has_its_router(fleet: Fleet) -> Iterator[Finding]:
     """TensorZero routes interactive GPU calls, Kueue batch jobs, and global Services data."""
-    gateway = any(site.tensorzero.enabled for site in fleet.sites.values())
+    gateway = bool(fleet.absent) or any(site.tensorzero.enabled for site in fleet.sites.values())
     for entry in apps(fleet):
         router, due = entry.app.router, ROUTERS.get(entry.app.kind)
         if due is not None and router != due:

@@ -55,10 +55,13 @@ def open_values_are_assumed(fleet: Fleet) -> Iterator[Finding]:
 def references_lead_somewhere(fleet: Fleet) -> Iterator[Finding]:
     """Every name that a document refers to exists, and holds what the reference needs."""
     for index, tunnel in enumerate(fleet.common.tunnels):
-        for end in tunnel.ends:
-            yield from _known(f"common.tunnels.{index}.ends.{end}", end, fleet.sites, "site")
+        for end in fleet.absent & tunnel.ends.keys():
+            found = f"{end}, which has no document"
+            remedy = "add it, or correct the name; until then what spans both ends leaves it out"
+            yield Finding(f"common.tunnels.{index}.ends.{end}", found, f"Pulumi.{end}.yaml", remedy, level=Level.WARN)
     manager = fleet.common.multikueue.manager
-    yield from _known("common.multikueue.manager", manager, fleet.sites, "site")
+    if manager not in fleet.absent:
+        yield from _known("common.multikueue.manager", manager, fleet.sites, "site")
     for path, _, cluster in fleet.clusters():
         releases = fleet.common.k3s_checksums
         yield from _known(f"{path}.k3s_version", cluster.k3s_version, releases, "release of common.k3s_checksums")

@@ -28,7 +28,7 @@ def federation_has_one_host(fleet: Fleet) -> Iterator[Finding]:
             level=Level.ERROR,
         )
     joined = [member.path for member in members(fleet)]
-    if joined and not hosts:
+    if joined and not hosts and not fleet.absent:
         found = f"{len(joined)} members and no site with karmada.host"
         remedy = "set karmada.host in one document, or drop the memberships"
         yield Finding(joined[0], found, "a control plane to join", remedy, level=Level.ERROR)

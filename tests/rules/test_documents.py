@@ -39,6 +39,22 @@ def test_the_shipped_documents_pass_with_no_more_than_the_known_warnings() -> No
     assert {violation.id for violation, _ in verdict.accepted} == {"K3S-05", "STO-05", "TIER-09"}
 
 
+@pytest.mark.parametrize("gone", ["franca", "sp"])
+def test_gen_02_a_site_passes_while_the_other_has_no_document(gone: str) -> None:
+    documents = shipped()
+    del documents[gone]
+    found = {(fault.id, fault.path) for fault in faults_of(documents)}
+    said = {("DOC-06", f"common.tunnels.0.ends.{gone}")}
+    assert found == said | {(id, path) for id, path in WARNED if not path.startswith(gone)}
+
+
+def test_a_tunnel_that_ends_at_a_misspelt_site_leaves_two_members_apart() -> None:
+    documents = patched(shipped(), {"common.tunnels.0.ends": {"franca": "10.255.0.1", "spp": "10.255.0.2"}})
+    fleet, _ = fleet_of(documents)
+    assert fleet is not None
+    assert "MSH-02" in {stop.id for stop in judge(fleet).stops}
+
+
 def test_a_third_site_passes_beside_them() -> None:
     assert {(fault.id, fault.path) for fault in faults_of(with_third_site())} == WARNED
 
