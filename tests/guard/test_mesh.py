@@ -10,7 +10,8 @@ from operations.guard import AcceptError, Verdict, judge
 from operations.guard.plan import types_of
 from tests.guard.samples import Raw, found, plan, resource, step
 from tests.rules.documents import fleet_of, patched, shipped
-from tests.test_clustermesh import MEMBERS, declared
+from tests.sites import declared
+from tests.test_stack import MEMBERS
 
 PROVIDER = "k3s-cluster-sp-api"
 SERVICE = "clustermesh-cluster-sp-api"
