@@ -19,7 +19,7 @@ import pulumi_kubernetes as k8s
 
 from infra.addresses import address_annotations, service_class
 from infra.certificates import DOMAIN, secret_name
-from infra.config import Cluster, Fleet, LoadBalancer, Site
+from infra.config import Cluster, Fleet, LoadBalancer
 from infra.names import ADVERTISE_LABEL, KUBE_SYSTEM
 
 PORT = 2379
@@ -38,14 +38,9 @@ class Peer:
     address: IPv4Address  # of its mesh API
 
 
-def member(site: Site) -> Cluster | None:
-    """The site's cluster in the mesh: its main one, which has the one address for the mesh API."""
-    return next((one for one in site.clusters.values() if one.role == "main" and one.in_mesh), None)
-
-
 def peers(fleet: Fleet, site_id: str) -> list[Peer]:
     """Members of all other sites that have a document, by name."""
-    others = [(site, member(site)) for other, site in fleet.sites.items() if other != site_id]
+    others = [(site, site.mesh_member) for other, site in fleet.sites.items() if other != site_id]
     found = [Peer(cluster.name, site.lb.vips.clustermesh_api) for site, cluster in others if cluster is not None]
     return sorted(found, key=lambda peer: peer.name)
 

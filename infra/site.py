@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pulumi
 
 from infra.cilium import Cilium, CiliumArgs
-from infra.clustermesh import PORT, ClusterMesh, MeshCertificates, SecretPair, checks, member, mesh_values, peers
+from infra.clustermesh import PORT, ClusterMesh, MeshCertificates, SecretPair, checks, mesh_values, peers
 from infra.config import Cluster, Fleet, Site, Vm
 from infra.k3s import K3s, K3sArgs, Mirror
 from infra.mtu import cilium_mtu
@@ -98,7 +98,7 @@ class SiteStack(pulumi.ComponentResource):
     ) -> tuple[Cilium, dict[str, pulumi.Input[object]]]:
         """Cilium, and around it the site's half of the mesh: certificates before, the address after."""
         site = fleet.sites[site_id]
-        in_mesh = member(site) == cluster
+        in_mesh = site.mesh_member == cluster
         leaves = inputs.mesh if in_mesh else None
         found = peers(fleet, site_id)
         before: list[pulumi.Resource] = [k3s]

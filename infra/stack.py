@@ -13,7 +13,7 @@ from pulumi.runtime.config import get_config, is_config_secret
 
 from infra import certificates
 from infra.charts import packed_at
-from infra.clustermesh import SecretPair, member
+from infra.clustermesh import SecretPair
 from infra.config import Cluster, Fleet, Lxc, Vm, load
 from infra.config.loading import COMMON_KEY, PROJECT_FILE, SITE_KEY, common_value, site_value
 from infra.k3s import Mirror
@@ -215,7 +215,7 @@ def _foreign_ca(fleet: Fleet, site_id: str) -> Iterator[Violation]:
 def _mesh_pairs(fleet: Fleet, site_id: str) -> dict[str, certificates.Pair]:
     """What the stack has of the mesh certificates, in plain text: to be judged, never to be shown or declared."""
     config = pulumi.Config("fleet")
-    if member(fleet.sites[site_id]) is None:
+    if fleet.sites[site_id].mesh_member is None:
         return {}
     found = {role: (config.get(cert) or "", config.get(key) or "") for role, (cert, key) in MESH_KEYS.items()}
     return {} if not any(any(pair) for pair in found.values()) else found
@@ -223,7 +223,7 @@ def _mesh_pairs(fleet: Fleet, site_id: str) -> dict[str, certificates.Pair]:
 
 def _mesh_faults(fleet: Fleet, site_id: str) -> Iterator[Violation]:
     """Half a set of certificates, or ones that peers would turn down."""
-    pairs, cluster = _mesh_pairs(fleet, site_id), member(fleet.sites[site_id])
+    pairs, cluster = _mesh_pairs(fleet, site_id), fleet.sites[site_id].mesh_member
     complete = {role: pair for role, pair in pairs.items() if all(pair)}
     for role in pairs.keys() - complete.keys():
         for key, value in zip(MESH_KEYS[role], pairs[role], strict=True):
@@ -250,7 +250,7 @@ def _mesh_faults(fleet: Fleet, site_id: str) -> Iterator[Violation]:
 def _mesh_remarks(fleet: Fleet, site_id: str) -> Iterator[str]:
     """Why the mesh is left out, and which certificate ends soon. An old one stops no update: it may be the repair."""
     site, pairs = fleet.sites[site_id], _mesh_pairs(fleet, site_id)
-    cluster = member(site)
+    cluster = site.mesh_member
     if cluster is None:
         return
     path = f"{site_id}.clusters.{cluster.name}.in_mesh"

@@ -15,7 +15,6 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from infra.clustermesh import member
 from infra.config import Fleet
 from infra.rules import judge
 from infra.violation import InvariantError
@@ -263,7 +262,7 @@ def _toolchain(console: Console) -> Path:
 def _prepare(place: Place, fleet: Fleet, binaries: Path) -> MadeUp:
     place.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     place.root.chmod(0o700)
-    members = {site_id: member(site) for site_id, site in fleet.sites.items()}
+    members = {site_id: site.mesh_member for site_id, site in fleet.sites.items()}
     made_up = make(place, {site_id: cluster.name if cluster else None for site_id, cluster in members.items()})
     place.mirror.mkdir(parents=True, exist_ok=True)
     mirror_sha256 = build_mirror(place.mirror, PROJECT / "lab/standins/k3s", Path(sys.executable))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from infra.certificates import Pair, faults, fingerprint
-from infra.clustermesh import member
 from infra.config import Fleet
 from infra.config.reader import read
 from infra.names import MESH_KEYS
@@ -130,7 +129,7 @@ def rotate(
 
 
 def _cluster(fleet: Fleet, site_id: str) -> str:
-    cluster = member(fleet.sites[site_id])
+    cluster = fleet.sites[site_id].mesh_member
     if cluster is None:
         raise CredentialsError(f"{site_id}: found no main cluster with in_mesh; expected one: there is nothing to make")
     return cluster.name

@@ -195,6 +195,12 @@ class Site(Model):
     def containers(self) -> Iterator[Lxc]:
         return (guest for guest in self.guests.values() if isinstance(guest, Lxc))
 
+    @property
+    def mesh_member(self) -> Cluster | None:
+        """Its cluster in the ClusterMesh: the main one, which has the one address for the mesh API (MSH-01)."""
+        members = (one for one in self.clusters.values() if one.role == "main" and one.cni == "cilium" and one.in_mesh)
+        return next(members, None)
+
     def nodes(self, cluster: Cluster) -> Iterator[Vm | Lxc]:
         """Guests of a cluster that the document has, servers first."""
         return (self.guests[name] for name in (*cluster.servers, *cluster.agents) if name in self.guests)

@@ -1,6 +1,7 @@
 """MSH: members of the ClusterMesh and its global Services. Annotations are tested where Services are declared.
 
-Of the preconditions, disjoint ranges are NET-09, routed LANs NET-11, ids and names CIL-03; the datapath is one value.
+Of the preconditions, disjoint ranges are NET-09, routed LANs NET-11, ids and names CIL-03, routes of Pods BGP-01 and
+DOC-07, the way to the mesh API BGP-07; the datapath is one value; the firewall is rendered by `infra.vyos`, not said.
 """
 
 from collections.abc import Iterator

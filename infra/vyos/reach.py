@@ -56,7 +56,7 @@ def nodes(site: Site) -> list[IPv4Address]:
 
 def mesh_api(site: Site) -> IPv4Address | None:
     """Address of the ClusterMesh API, where the site is in the mesh."""
-    return site.lb.vips.clustermesh_api if any(cluster.in_mesh for cluster in routed_clusters(site)) else None
+    return site.lb.vips.clustermesh_api if site.mesh_member else None
 
 
 def pool(site: Site) -> list[IPv4Network]:

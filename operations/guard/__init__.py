@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from infra.config import Fleet
-from operations.guard import clusters, guests, platform
+from operations.guard import clusters, guests, mesh, platform
 from operations.guard.plan import Plan, read
 from operations.guard.situation import MissingBackups, Situation
 from operations.guard.stop import RULES, Accepted, AcceptError, Stop, Verdict, parsed, weighed
@@ -27,7 +27,7 @@ def judge(
 ) -> Verdict:
     """What stops a plan, less what `accept` (reasons by key) takes on. Raises AcceptError for a key of no stop."""
     now = Situation(plan, fleet, site_id, secret_binding, same_ca, missing_backups)
-    found = [*guests.stops(now), *clusters.stops(now), *platform.stops(now)]
+    found = [*guests.stops(now), *clusters.stops(now), *platform.stops(now), *mesh.stops(now)]
     found.sort(key=lambda stop: (stop.rule, stop.name, stop.field))
     return weighed(tuple(found), tuple(now.notes), dict(accept or {}))
 

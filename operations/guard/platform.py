@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from operations.guard import mesh
 from operations.guard.known import COMMAND, is_guest
 from operations.guard.plan import KNOWN_OPS, SECRET, UNKNOWN, UPDATE, Change, Step, at, hides, steps, types_of
 from operations.guard.situation import Situation
@@ -29,7 +30,7 @@ def stops(now: Situation) -> Iterator[Stop]:
             yield _provider(now, step)
         elif step.type == RELEASE and CILIUM in types_of(step.urn):
             yield from _cilium(now, step, ended)
-        else:
+        elif not mesh.judges(step):
             yield from _unjudged(now, step, ended)
 
 
@@ -57,7 +58,7 @@ def _provider(now: Situation, step: Step) -> Stop:
 
 def _cilium(now: Situation, step: Step, ended: set[str]) -> Iterator[Stop]:
     if step.goes:
-        if not _with_provider(step, ended) and not _cluster_gone(now, step):
+        if not _with_provider(step, ended) and not now.cluster_gone(step):
             yield now.stop(
                 "GRD-09",
                 step,
@@ -111,12 +112,6 @@ def _ca(now: Situation, step: Step) -> Iterator[Stop]:
             acceptable=True,
             bind=now.secret_binding,
         )
-
-
-def _cluster_gone(now: Situation, step: Step) -> bool:
-    """Whether the Kubernetes provider of a resource leaves together with its cluster."""
-    provider = now.plan.step(step.old.provider) if step.old else None
-    return provider is not None and provider.goes and now.gone(_parent(provider))
 
 
 def _with_provider(step: Step, ended: set[str]) -> bool:
@@ -173,6 +168,6 @@ def _why_gone(now: Situation, step: Step, ended: set[str]) -> str:
     if step.type == COMMAND:
         old = step.old.inputs if step.old else {}
         return "the command does something when it is deleted" if "delete" in old else ""
-    if step.type.startswith("kubernetes:") and (_with_provider(step, ended) or _cluster_gone(now, step)):
+    if step.type.startswith("kubernetes:") and (_with_provider(step, ended) or now.cluster_gone(step)):
         return ""
     return f"nothing is known of what it costs when a {step.type} is {step.op}d"

@@ -26,7 +26,7 @@ class Situation:
         same_ca: Callable[[], bool] | None = None,
         missing_backups: MissingBackups | None = None,
     ) -> None:
-        self.plan, self.site_id, self.site = plan, site_id, fleet.sites[site_id]
+        self.plan, self.fleet, self.site_id, self.site = plan, fleet, site_id, fleet.sites[site_id]
         self.secret_binding = secret_binding  # tells versions of the stack's secrets apart, without holding one
         self.same_ca = same_ca  # whether document and state have the same CA, where the engine does not say
         self.missing_backups = missing_backups  # none: nobody asks for backups, as in a lab
@@ -92,6 +92,20 @@ class Situation:
         """Whether the whole cluster leaves."""
         step = self.plan.step(cluster)
         return step is not None and step.goes
+
+    def component_of(self, step: Step) -> str:
+        """The K3s component whose Kubernetes provider made a resource; empty where state and plan do not say."""
+        wanted = step.old.provider if step.old else ""
+        provider = next((one for one in self.plan.state if one.urn == wanted), None)
+        if provider is None:
+            planned = self.plan.step(wanted)
+            provider = planned.old if planned else None
+        return provider.parent if provider else ""
+
+    def cluster_gone(self, step: Step) -> bool:
+        """Whether the Kubernetes provider of a resource leaves together with its cluster."""
+        provider = self.plan.step(step.old.provider) if step.old else None
+        return provider is not None and provider.goes and self.gone(self.component_of(step))
 
     def stop(self, rule: str, step: Step, field: str, old: Any, new: Any, **said: Any) -> Stop:
         """Its key is bound to all that the step changes, not to the part that the message names alone."""

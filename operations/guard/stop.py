@@ -24,6 +24,7 @@ RULES = {
     "GRD-12": "The join token of a living cluster stays.",
     "GRD-13": "A step that the guard cannot judge is a stop.",
     "GRD-14": "A guest whose creation was cut off is looked at first.",
+    "GRD-15": "A cluster that the document keeps in the ClusterMesh keeps its address and certificates.",
     "BKP-01": "A guest that holds state is changed with a fresh backup.",
 }
 

@@ -21,7 +21,6 @@ import cli.credentials
 from cli import documents
 from cli.faults import Stop
 from infra.certificates import Pair, faults, fingerprint
-from infra.clustermesh import member
 from infra.config import Fleet
 from infra.names import MESH_KEYS
 from operations import credentials, expiry
@@ -378,6 +377,6 @@ def test_a_new_ca_needs_a_yes(commands: Engine, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_every_member_of_the_shipped_fleet_can_have_certificates() -> None:
-    assert {site_id for site_id in three_sites().sites if member(three_sites().sites[site_id])} == set(
+    assert {site_id for site_id in three_sites().sites if three_sites().sites[site_id].mesh_member} == set(
         three_sites().sites
     )
