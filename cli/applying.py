@@ -12,6 +12,7 @@ from cli.screen import say, warn
 from infra.config import Fleet, Site
 from infra.stack import SSH_PRIVATE_KEY
 from infra.violation import InvariantError
+from infra.vyos.ownership import key_of
 from infra.vyos.paths import commands
 from infra.vyos.statements import deletion
 from operations import evidence
@@ -73,7 +74,7 @@ def _show(site_id: str, site: Site, decided: Plan) -> None:
         say(line, "  ")
     for one in decided.found.open:
         if one[-2] != "public-key":
-            say(f"{one[-1]} stands for the secret fleet:{plan.key_of(one)}", "  ")
+            say(f"{one[-1]} stands for the secret fleet:{key_of(one)}", "  ")
     for one in decided.found.delete:
         say(f"left to a person, since this command only adds: {deletion(one)}", "  ")
     if decided.finish:

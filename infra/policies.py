@@ -75,7 +75,11 @@ def default_deny(cluster: Cluster, namespace: str) -> dict[str, Any]:
 
 
 def isolated_traefik(cluster: Cluster) -> dict[str, Any]:
-    """Everyone may speak HTTP or TLS to Traefik and nothing else; it reaches DNS, the API server and its cluster."""
+    """Everyone may speak HTTP or TLS to Traefik and nothing else; it reaches DNS, the API server and its cluster.
+
+    No way out to Let's Encrypt or Cloudflare: cert-manager alone asks for certificates and answers for the names
+    (TRF-10), from a namespace that no policy here selects, and Traefik reads the Secrets that it writes.
+    """
     plain = {"ports": [{"port": WEB_PORT, "protocol": "TCP"}], "rules": {"http": [{}]}}  # any request, but HTTP it is
     secure = {"ports": [{"port": WEB_SECURE_PORT, "protocol": "TCP"}]}  # Traefik itself ends TLS
     return {

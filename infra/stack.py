@@ -24,6 +24,7 @@ from infra.rules import judge
 from infra.site import Inputs
 from infra.versions import METALLB, cilium
 from infra.violation import InvariantError, Violation
+from infra.vyos.tunnel import private_keys
 
 # Secrets of a stack: plain keys, because a secret nested in a structured value arrives as plain text.
 API_TOKEN = "proxmoxApiToken"
@@ -169,7 +170,7 @@ def inputs(fleet: Fleet, site_id: str) -> Inputs:
     faults += [*_foreign_ca(fleet, site_id), *_mesh_faults(fleet, site_id)]
     if faults:
         raise InvariantError(faults)
-    for key in SECRETS:
+    for key in (*SECRETS, *private_keys(fleet, site_id)):
         if config.get(key) is not None and not is_config_secret(f"fleet:{key}"):
             remedy = f"replace it, since the file may have been read: pulumi config set --secret fleet:{key}"
             pulumi.log.warn(f"[SEC-07] {site_id}.fleet:{key}: found plain text in the stack file; {remedy}")

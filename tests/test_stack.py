@@ -364,6 +364,17 @@ def test_sec_07_a_secret_in_plain_text_is_pointed_out(sound: Project, caplog: py
     assert "MARK-" not in caplog.text
 
 
+def test_sec_07_the_private_key_of_a_tunnel_is_pointed_out_too(
+    sound: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The program does not use it, `fleet vyos apply` does; it lies in the same file."""
+    with caplog.at_level(logging.WARNING, "engine"):
+        assert sound.run("sp", preview=True, wg0PrivateKey="MARK-wg0PrivateKey", wg7PrivateKey="x").error is None
+    assert caplog.text.count("SEC-07") == 1
+    assert "[SEC-07] sp.fleet:wg0PrivateKey: found plain text" in caplog.text
+    assert "MARK-" not in caplog.text
+
+
 @pytest.mark.parametrize(
     "value",
     [

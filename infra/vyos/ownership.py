@@ -37,6 +37,12 @@ def is_open(statement: Statement) -> bool:
     return PLACEHOLDER.fullmatch(statement[-1]) is not None
 
 
+def key_of(statement: Statement) -> str:
+    """The stack's key of what a person puts in: `@@WG0_PRIVATE_KEY@@` is `wg0PrivateKey`."""
+    first, *rest = statement[-1].strip("@").lower().split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
 def difference(running: Iterable[Statement], wanted: Iterable[Statement], version: str) -> Difference:
     """What would make the owned part of `running` say what `wanted` does. Keys and passwords are not compared."""
     there, here = list(dict.fromkeys(running)), list(wanted)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network
 
 from infra.config import Fleet, Site
+from infra.vyos.ownership import key_of
 from infra.vyos.reach import MARK, Link, links, pods, tunnelled
 from infra.vyos.statements import Statement
 
@@ -24,6 +25,11 @@ def tunnel_part(fleet: Fleet, site_id: str) -> Iterator[Statement]:
             yield (*route, str(cidr), "next-hop", str(link.there), "distance", BEHIND_BGP)
     for cidr in pods(site):
         yield (*route, str(cidr), "blackhole", "distance", LAST)
+
+
+def private_keys(fleet: Fleet, site_id: str) -> list[str]:
+    """Keys of the stack under which the private keys of a site's tunnels lie, where the router gets them from there."""
+    return [key_of(one) for one in tunnel_part(fleet, site_id) if one[-2] == "private-key"]
 
 
 def _interface(site: Site, link: Link) -> Iterator[Statement]:

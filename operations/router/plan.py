@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from infra.config import Fleet, Site
 from infra.violation import InvariantError, Violation
 from infra.vyos.artefacts import statements
-from infra.vyos.ownership import Difference, difference, is_open
+from infra.vyos.ownership import Difference, difference, is_open, key_of
 from infra.vyos.paths import template_of
 from infra.vyos.reach import links
 from infra.vyos.statements import Statement, Unreadable, command, read, release_line
@@ -113,12 +113,6 @@ def plan(fleet: Fleet, site_id: str, seen: Seen) -> Plan:
         unsaved=unsaved,
         armed=seen.armed,
     )
-
-
-def key_of(statement: Statement) -> str:
-    """The stack's key of a placeholder: `@@WG0_PRIVATE_KEY@@` is `wg0PrivateKey`."""
-    first, *rest = statement[-1].strip("@").lower().split("_")
-    return first + "".join(word.capitalize() for word in rest)
 
 
 def keys_needed(found: Difference) -> tuple[str, ...]:

@@ -12,8 +12,7 @@ import yaml
 import infra.stack
 from infra.versions import cilium
 from infra.vyos.artefacts import statements
-from infra.vyos.ownership import is_open
-from operations.router.plan import key_of
+from infra.vyos.ownership import is_open, key_of
 from tests.cli import project
 from tests.cli.project import ROOT, folder_with
 from tests.rules.documents import fleet_of, patched, shipped
