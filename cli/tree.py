@@ -18,7 +18,7 @@ _TELLING: dict[str, dict[str, str]] = {
     "ContainerLegacy": _GUEST,
     "FileLegacy": {"host": "nodeName", "file": "fileName"},
     "Release": {"chart": "chart", "version": "version", "namespace": "namespace"},
-    "CiliumLoadBalancerIPPool": {"start": "spec.blocks.0.start", "stop": "spec.blocks.0.stop"},
+    "CiliumLoadBalancerIPPool": {"blocks": "spec.blocks"},
     "CiliumBGPClusterConfig": {
         "asn": "spec.bgpInstances.0.localASN",
         "peer": "spec.bgpInstances.0.peers.0.peerAddress",
@@ -72,9 +72,16 @@ def _depths(declared: dict[tuple[str, str], Declared]) -> dict[str, int]:
 
 
 def _line(one: Declared) -> str:
-    found = {label: _at(one.shown, path) for label, path in _TELLING.get(_kind(one.type), {}).items()}
+    found = {label: _text(_at(one.shown, path)) for label, path in _TELLING.get(_kind(one.type), {}).items()}
     telling = [f"{label}={value}" for label, value in found.items() if value not in (None, "")]
     return " ".join([_kind(one.type), one.name, *telling, *(["protected"] if one.protect else [])])
+
+
+def _text(value: Any) -> Any:
+    """A value on the line; blocks of addresses one after the other."""
+    if isinstance(value, list):
+        return ",".join("-".join(dict.fromkeys((block["start"], block["stop"]))) for block in value)
+    return value
 
 
 def _kind(token: str) -> str:

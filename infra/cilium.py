@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pulumi
 
-from infra.addresses import declare_pool
+from infra.addresses import declare_pools
 from infra.bgp import Peering, declare_peering
 from infra.charts import install_chart
 from infra.config import Bgp, Cluster, LoadBalancer
@@ -57,7 +57,7 @@ class Cilium(pulumi.ComponentResource):
             args.charts,
             pulumi.ResourceOptions(parent=self),
         )
-        declare_pool(name, args.lb, args.line.version, args.charts, chart, self)
+        declare_pools(name, args.lb, args.line.version, args.charts, chart, self)
         peering = Peering(
             cilium_version=args.line.version,
             bgp=args.bgp,

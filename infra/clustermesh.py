@@ -17,7 +17,7 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.addresses import address_annotations, service_class
+from infra.addresses import FIXED_LABELS, address_annotations, service_class
 from infra.certificates import DOMAIN, secret_name
 from infra.config import Cluster, Fleet, LoadBalancer
 from infra.names import ADVERTISE_LABEL, KUBE_SYSTEM
@@ -69,7 +69,7 @@ def api_service(lb: LoadBalancer) -> dict[str, Any]:
         "metadata": {
             "name": "clustermesh-api",
             "namespace": KUBE_SYSTEM,
-            "labels": {ADVERTISE_LABEL: "true"},
+            "labels": {ADVERTISE_LABEL: "true", **FIXED_LABELS},
             "annotations": address_annotations(lb, lb.vips.clustermesh_api),
         },
         "spec": {

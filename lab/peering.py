@@ -47,10 +47,12 @@ def _advertised(advertisement: dict[str, Any]) -> list[str]:
 
 def _pool(pool: dict[str, Any]) -> list[str]:
     name = pool["metadata"]["name"]
-    return [
-        f"{name} {block.get('cidr') or block['start'] + ' to ' + block['stop']}"
-        for block in pool["spec"].get("blocks", [])
-    ]
+    return [f"{name} {_block(block)}" for block in pool["spec"].get("blocks", [])]
+
+
+def _block(block: dict[str, Any]) -> str:
+    first, last = block.get("cidr") or block["start"], block.get("stop")
+    return f"{first}{f' to {last}' if last and last != first else ''}"
 
 
 def _mesh_api(service: dict[str, Any]) -> list[str]:

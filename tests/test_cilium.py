@@ -2,17 +2,25 @@
 
 import base64
 from dataclasses import replace
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 import pytest
 
 from cli.plan import Declared, plan
 from cli.stand_in_inputs import placeholders
-from infra.addresses import address_annotations, metallb_values, pool_spec, service_class
+from infra.addresses import (
+    FIXED_LABELS,
+    address_annotations,
+    metallb_pool_specs,
+    metallb_values,
+    pool_specs,
+    service_class,
+)
 from infra.bgp import advertisement_spec, cluster_spec, override_specs, peer_spec
 from infra.cilium import chart_values
 from infra.config import Cluster, Site
+from infra.config.base import AddressRange
 from infra.config.network import BgpNode
 from infra.site import Inputs
 from infra.versions import bgp_api_version
@@ -23,6 +31,7 @@ MAIN = {
     site_id: next(c.name for c in three_sites().sites[site_id].clusters.values() if c.role == "main")
     for site_id in SITES
 }
+VIPS = ("192.168.0.240", "192.168.0.241", "192.168.0.242")  # of Franca
 GPU = {"sp": "gpu-sp", "norte": "north-gpu"}
 KINDS = {"CiliumLoadBalancerIPPool", "CiliumBGPPeerConfig", "CiliumBGPAdvertisement", "CiliumBGPClusterConfig"}
 
@@ -323,12 +332,54 @@ def test_a_node_without_a_difference_has_no_override() -> None:
     ],
 )
 def test_met_05_met_06_the_pool_is_the_documents(site_id: str, start: str, stop: str) -> None:
-    assert Network(site_id).spec("CiliumLoadBalancerIPPool") == {"blocks": [{"start": start, "stop": stop}]}
+    found = [block for spec in pools_of(plan_of(changed(lambda _: None), site_id)).values() for block in spec["blocks"]]
+    assert sorted(addresses(found)) == list(range(int(IPv4Address(start)), int(IPv4Address(stop)) + 1))
+
+
+def pools_of(record: Record) -> dict[str, Any]:
+    pools = [made for (kind, _), made in record.items() if kind.endswith("Pool")]
+    return {made.inputs["metadata"]["name"]: made.inputs["spec"] for made in pools}
+
+
+def addresses(blocks: list[dict[str, str]]) -> list[int]:
+    """Each address of each block: one that stands in two of them twice."""
+    return [
+        number
+        for block in blocks
+        for number in range(int(IPv4Address(block["start"])), int(IPv4Address(block["stop"])) + 1)
+    ]
+
+
+@pytest.mark.parametrize("site_id", ["franca", "sp", "norte"])
+def test_met_08_fixed_addresses_are_kept_for_services_with_the_label(site_id: str) -> None:
+    record, lb = plan_of(changed(lambda _: None), site_id), three_sites().sites[site_id].lb
+    pools = pools_of(record)
+    vips = {int(vip) for _, vip in lb.vips if vip}
+    assert set(addresses(pools["fixed"]["blocks"])) == vips
+    assert not vips & set(addresses(pools["site"]["blocks"]))
+    assert pools["fixed"]["serviceSelector"] == {"matchLabels": {"fleet.colabh.org/fixed-address": "true"}}
+    assert "serviceSelector" not in pools["site"]
+    services = [made.inputs["metadata"] for (kind, _), made in record.items() if kind == "kubernetes:core/v1:Service"]
+    asking = [one for one in services if one.get("annotations", {}).get("lbipam.cilium.io/ips")]
+    assert asking
+    assert all(FIXED_LABELS.items() <= one["labels"].items() for one in asking)
+
+
+def test_met_08_the_fixed_pool_waits_until_the_other_one_has_let_go() -> None:
+    for documents, name in ((changed(lambda _: None), "pool"), (changed(with_metallb), "metallb-pool")):
+        made = {one: entry for (_, one), entry in plan_of(documents, "franca").items()}
+        assert f"cilium-cluster-fca-{name}" in made[f"cilium-cluster-fca-{name}-fixed"].after
+
+
+def test_a_pool_of_fixed_addresses_alone_leaves_none_for_others() -> None:
+    lb = three_sites().sites["norte"].lb
+    small = lb.model_copy(update={"pool": AddressRange(start=lb.vips.clustermesh_api, stop=lb.vips.clustermesh_api)})
+    assert set(pool_specs(small)) == set(metallb_pool_specs(small)) == {"fixed"}
 
 
 def test_met_01_cilium_alone_hands_out_addresses(network: Network) -> None:
     assert network.values["enableLBIPAM"] is True
-    assert len([kind for kind, _ in network.record if "Pool" in kind]) == 1
+    assert {kind.split(":")[1] for kind, _ in network.record if "Pool" in kind} == {"cilium.io/v2alpha1"}
 
 
 def with_metallb(documents: Documents) -> None:
@@ -353,15 +404,18 @@ def test_met_03_metallb_is_its_controller_alone_with_the_pool_of_the_document() 
         False
     ] * 3
     pools = {name: made for (kind, name), made in record.items() if kind.startswith("kubernetes:metallb.io/")}
-    (pool,) = pools.values()
-    assert pool.type.endswith(":IPAddressPool"), "any other kind of MetalLB would announce"
-    assert pool.inputs["spec"] == {"addresses": ["192.168.0.240-192.168.0.250"]}
-    assert pool.inputs["metadata"]["namespace"] == release.inputs["namespace"]
+    assert {pool.type.rpartition(":")[2] for pool in pools.values()} == {"IPAddressPool"}, "any other would announce"
+    assert {pool.inputs["metadata"]["name"]: pool.inputs["spec"] for pool in pools.values()} == {
+        "site": {"addresses": ["192.168.0.243-192.168.0.250"]},
+        "fixed": {"addresses": [f"{vip}-{vip}" for vip in VIPS], "autoAssign": False},
+    }
+    assert {pool.inputs["metadata"]["namespace"] for pool in pools.values()} == {release.inputs["namespace"]}
     namespace = record[("kubernetes:core/v1:Namespace", f"{network.name}-metallb-namespace")]
     assert release.inputs["namespace"] == namespace.inputs["metadata"]["name"]
     assert f"{network.name}-chart" in namespace.after, "the controller's Pod needs the network"
-    assert namespace.name in release.after and release.name in pool.after
-    assert {pool.provider, release.provider} == {f"k3s-{network.cluster.name}-api"}
+    assert namespace.name in release.after
+    assert all(release.name in pool.after for pool in pools.values())
+    assert {release.provider, *(pool.provider for pool in pools.values())} == {f"k3s-{network.cluster.name}-api"}
 
 
 def test_met_01_a_site_without_metallb_has_nothing_of_it(network: Network) -> None:
@@ -398,7 +452,7 @@ def test_bgp_12_l2_announcements_are_off_unless_the_document_asks() -> None:
 
 def test_specs_are_plain_functions_of_the_document() -> None:
     site = three_sites().sites["norte"]
-    assert pool_spec(site.lb)["blocks"][0]["start"] == "172.22.67.1"
+    assert pool_specs(site.lb)["site"]["blocks"][0]["start"] == "172.22.67.1"
     assert cluster_spec(site.bgp, "192.0.2.1")["bgpInstances"][0]["peers"][0]["peerAddress"] == "192.0.2.1"
 
 
@@ -421,7 +475,7 @@ def test_gen_05_cilium_waits_for_every_node_of_its_cluster(network: Network) -> 
 
 def test_everything_of_cilium_goes_to_its_own_cluster(network: Network) -> None:
     mine = [made for made in network.record.values() if made.parent == network.name]
-    assert len(mine) == 1 + len(KINDS)
+    assert len(mine) == 2 + len(KINDS), "of one kind there are two"
     assert {made.provider for made in mine} == {f"k3s-{network.cluster.name}-api"}
 
 

@@ -14,7 +14,7 @@ from cli.stand_in_inputs import placeholders
 from infra.certificates import common_name, faults
 from infra.clustermesh import MAX_CLUSTERS, PORT, api_service, mesh_values, peers
 from infra.config import Fleet
-from infra.names import ADVERTISE_LABEL, LB_CLASS, MESH_KEYS
+from infra.names import ADVERTISE_LABEL, FIXED_ADDRESS_LABEL, LB_CLASS, MESH_KEYS
 from infra.site import NO_MESH, Inputs, SiteStack
 from infra.violation import Level
 from operations.authority import new_authority, new_leaf, new_leaves
@@ -162,7 +162,10 @@ def test_gen_05_with_metallb_the_address_comes_after_its_controller_and_pool() -
 
 
 def test_bgp_07_the_address_is_announced() -> None:
-    assert service(declared("sp"), "cluster-sp").inputs["metadata"]["labels"] == {ADVERTISE_LABEL: "true"}
+    assert service(declared("sp"), "cluster-sp").inputs["metadata"]["labels"] == {
+        ADVERTISE_LABEL: "true",
+        FIXED_ADDRESS_LABEL: "true",
+    }
 
 
 @pytest.mark.parametrize("site_id", SITES)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from infra.addresses import pool_spec
+from infra.addresses import pool_specs
 from infra.bgp import advertisement_spec, cluster_spec
 from infra.clustermesh import api_service
 from lab import peering
@@ -16,8 +16,9 @@ def objects(*what: str) -> list[dict[str, Any]]:
     specs = {
         "ciliumbgpclusterconfigs": cluster_spec(SITE.bgp, str(SITE.vyos.lan_address)),
         "ciliumbgpadvertisements": advertisement_spec(),
-        "ciliumloadbalancerippools": pool_spec(SITE.lb),
     }
+    if what[0] == "ciliumloadbalancerippools":
+        return [{"metadata": {"name": name}, "spec": spec} for name, spec in pool_specs(SITE.lb).items()]
     if what[0] in specs:
         return [{"metadata": {"name": "site"}, "spec": specs[what[0]]}]
     if what[0] == "secrets":
@@ -31,7 +32,7 @@ def test_peers_advertisements_pools_and_remote_clusters_are_told() -> None:
     assert peering.found(objects) == {
         "bgp": ["AS 65001 to 192.168.0.1 AS 65001"],
         "advertised": ["PodCIDR", "Service, LoadBalancerIP"],
-        "pools": ["site 192.168.0.240 to 192.168.0.250"],
+        "pools": ["site 192.168.0.243 to 192.168.0.250", *(f"fixed 192.168.0.{last}" for last in (240, 241, 242))],
         "mesh": ["API 192.168.0.241", "remote cluster-sp"],
     }
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from infra.addresses import FIXED_LABELS, metallb_pool_specs, pool_specs
 from lab.standins.k3s.lbipam import (
     CILIUM_CLASSES,
     CILIUM_KEYS,
@@ -13,7 +14,9 @@ from lab.standins.k3s.lbipam import (
     Pool,
     decide,
     pools_of_cilium,
+    pools_of_metallb,
 )
+from tests.sites import three_sites
 
 BGP = "io.cilium/bgp-control-plane"
 Json = dict[str, Any]
@@ -136,3 +139,39 @@ def test_metallb_reads_its_own_annotation_and_sets_no_condition() -> None:
         allocator, service("mesh", wants="192.0.2.12", key=METALLB_KEYS[0]), service("c", wants="192.0.2.12")
     )
     assert found == {"mesh": ("192.0.2.12", ""), "c": ("192.0.2.10", "")}
+
+
+# What the program's own pools mean
+
+
+def site_pools(mode: str) -> Allocator:
+    lb = three_sites().sites["franca"].lb
+    if mode == "cilium":
+        specs = pool_specs(lb).items()
+        return cilium(*({**pool(name, age), "spec": spec} for age, (name, spec) in enumerate(specs)))
+    return Allocator((BGP,), METALLB_KEYS, pools_of_metallb(items_of(metallb_pool_specs(lb))), condition=False)
+
+
+def items_of(specs: dict[str, Json]) -> list[Json]:
+    return [{"metadata": {"name": name}, "spec": spec} for name, spec in specs.items()]
+
+
+@pytest.mark.parametrize("mode", ["cilium", "metallb"])
+def test_met_08_nobody_gets_a_fixed_address_by_chance_and_its_service_gets_it(mode: str) -> None:
+    key = CILIUM_KEYS[0] if mode == "cilium" else METALLB_KEYS[0]
+    early = [service(f"s{number}", age=number) for number in range(10)]  # more than the pool has for them
+    mesh = service("mesh", wants="192.168.0.241", key=key, labels=FIXED_LABELS, age=50)
+    found = outcome(site_pools(mode), *early, mesh)
+    assert found.pop("mesh")[0] == "192.168.0.241"
+    given = {ip for ip, _ in found.values() if ip}
+    assert given == {f"192.168.0.{number}" for number in range(243, 251)}
+
+
+def test_met_08_with_cilium_whoever_asks_without_the_label_is_refused() -> None:
+    found = outcome(site_pools("cilium"), service("thief", wants="192.168.0.241"))
+    assert found == {"thief": (None, "pool_selector_mismatch")}
+
+
+def test_met_08_the_label_opens_no_address_beyond_the_documents_pool() -> None:
+    found = outcome(site_pools("cilium"), service("mesh", wants="192.168.0.251", labels=FIXED_LABELS))
+    assert found == {"mesh": (None, "no_pool")}

@@ -193,7 +193,10 @@ def without_cilium() -> Record:
 
 def test_gen_04_without_cilium_its_resources_are_gone_and_nothing_else() -> None:
     gone = {name for _, name in declared("franca")} - {name for _, name in without_cilium()}
-    cilium = {f"cilium-cluster-fca{part}" for part in ("", "-chart", "-pool", "-peer", "-advertisement", "-bgp")}
+    cilium = {
+        f"cilium-cluster-fca{part}"
+        for part in ("", "-chart", "-pool", "-pool-fixed", "-peer", "-advertisement", "-bgp")
+    }
     mesh = {f"mesh-certificates-cluster-fca{part}" for part in ("", "-server", "-admin", "-remote", "-local")}
     above = {
         "clustermesh-cluster-fca",

@@ -176,6 +176,6 @@ class LoadBalancer(Model):
     pool: AddressRange
     """Addresses of the pool."""
     vips: Vips
-    """Fixed addresses within the pool."""
+    """Fixed addresses within the pool, kept for Services with the label `fleet.colabh.org/fixed-address: "true"`."""
     l2_announcements: bool = False
     """Answer ARP for the addresses in the LAN as well."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from infra.addresses import FIXED_LABELS
 from infra.config import Cluster, Fleet, Site
 from infra.vyos.artefacts import statements
 from lab import control
@@ -128,9 +129,9 @@ def sites(lab: Lab, fleet: Fleet) -> Iterator[Sites]:
     made = Sites(lab, fleet)
     for name in ENDS:
         site, _ = made.site(name)
-        wanted = [service("ingress", str(site.lb.pool.start))]
+        wanted = [service("ingress", str(site.lb.pool.start), labels=FIXED_LABELS)]
         if str(site.lb.vips.clustermesh_api) not in made.addresses(name).values():
-            wanted.append(service("mesh", str(site.lb.vips.clustermesh_api)))
+            wanted.append(service("mesh", str(site.lb.vips.clustermesh_api), labels=FIXED_LABELS))
         made.apply(name, *wanted)
     for name in ENDS:
         eventually(partial(made.all_have_addresses, name), 30, partial(made.addresses, name))
@@ -156,7 +157,7 @@ def test_met_01_addresses_come_from_the_pool_and_from_nowhere_else(sites: Sites)
     site, _ = sites.site("sp")
     taken = sites.addresses("sp")["ingress"]
     extra = [service("free"), service("outside", "192.168.10.9"), service("taken", taken), service("foreign", of="a/b")]
-    sites.apply("sp", *extra)
+    sites.apply("sp", *extra, service("without-label", str(site.lb.vips.clustermesh_api)))
 
     def reasons() -> dict[str, str]:
         items = sites.lab.get("cluster-sp", "services", "-n", "default")["items"]
@@ -168,16 +169,18 @@ def test_met_01_addresses_come_from_the_pool_and_from_nowhere_else(sites: Sites)
         }
 
     try:
-        wanted = {"free": "satisfied", "outside": "no_pool", "taken": "already_allocated", "ingress": "satisfied"}
+        wanted = {"free": "satisfied", "outside": "no_pool", "taken": "already_allocated", "ingress": "satisfied",
+                  "without-label": "pool_selector_mismatch"}  # fmt: skip
         eventually(lambda: wanted.items() <= reasons().items(), 20, reasons)
         found = sites.addresses("sp")
         given = [address for address in found.values() if address]
         assert len(given) == len(set(given))
         assert found["free"] in [str(address) for address in (site.lb.pool.start + number for number in range(11))]
-        assert found["outside"] == found["taken"] == found["foreign"] == ""
+        assert found["outside"] == found["taken"] == found["foreign"] == found["without-label"] == ""
+        assert found["free"] not in [str(vip) for _, vip in site.lb.vips]
         assert "foreign" not in reasons()
     finally:
-        sites.delete("sp", "free", "outside", "taken", "foreign")
+        sites.delete("sp", "free", "outside", "taken", "foreign", "without-label")
 
 
 def test_bgp_02_every_node_speaks_with_its_router_and_the_routers_with_each_other(sites: Sites) -> None:

@@ -136,5 +136,6 @@ def test_the_status_shows_what_the_api_server_has_of_bgp_and_the_mesh(franca: Ch
     found = json.loads(franca.ok("lab", "status", "--json"))["clusters"][CLUSTER]["peering"]
     assert found["bgp"] == ["AS 65001 to 192.168.0.1 AS 65001"]
     assert found["advertised"] == ["PodCIDR", "Service, LoadBalancerIP"]
-    assert found["pools"] == ["site 192.168.0.240 to 192.168.0.250"]
+    fixed = [f"fixed 192.168.0.{last}" for last in (240, 241, 242)]
+    assert found["pools"] == [*fixed, "site 192.168.0.243 to 192.168.0.250"]
     assert "bgp AS 65001 to 192.168.0.1 AS 65001" in franca.ok("lab", "status")

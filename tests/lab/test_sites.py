@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.addresses import pool_spec
+from infra.addresses import pool_specs
 from infra.bgp import cluster_spec, peer_spec
 from infra.config import Cluster, Fleet
 from infra.k3s import settings
@@ -112,7 +112,10 @@ def test_the_api_server_accepted_pool_and_peering_of_the_documents(lab: Lab, fle
             assert len(items) == 1, items
             return items[0]["spec"]
 
-        assert pool_spec(site.lb)["blocks"] == only("ciliumloadbalancerippools")["blocks"]
+        pools = lab.checkout.get(cluster.name, "ciliumloadbalancerippools.cilium.io")["items"]
+        assert {one["metadata"]["name"]: one["spec"]["blocks"] for one in pools} == {
+            name: spec["blocks"] for name, spec in pool_specs(site.lb).items()
+        }
         bgp = only("ciliumbgpclusterconfigs")["bgpInstances"]
         assert bgp[0]["localASN"] == site.bgp.cilium_asn
         wanted = cluster_spec(site.bgp, str(site.vyos.lan_address))["bgpInstances"][0]["peers"][0]

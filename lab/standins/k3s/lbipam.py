@@ -31,6 +31,7 @@ class Pool:
     ranges: list[tuple[IPv4Address, IPv4Address]]
     selector: Json | None = None
     disabled: bool = False  # gives out none, takes none back
+    on_request: bool = False  # gives none to who asks for none
     conflict: str = ""  # name of an older pool that has some of its addresses
     used: set[IPv4Address] = field(default_factory=set)
 
@@ -99,20 +100,23 @@ async def _metallb(api: KubeApi) -> Allocator | None:
     arguments = deployment["spec"]["template"]["spec"]["containers"][0].get("args", ())
     named = [one.partition("=")[2] for one in arguments if one.startswith("--lb-class=")]
     items = await api.items("/apis/metallb.io/v1beta1/namespaces/metallb-system/ipaddresspools")
-    pools = [
-        Pool(
-            one["metadata"]["name"],
-            [_range(text) for text in one["spec"]["addresses"]],
-            disabled=not one["spec"].get("autoAssign", True),
-        )
-        for one in items
-    ]
-    return Allocator((named[0] if named else None,), METALLB_KEYS, pools, condition=False)
+    return Allocator((named[0] if named else None,), METALLB_KEYS, pools_of_metallb(items), condition=False)
 
 
 async def _ready(api: KubeApi, path: str) -> bool:
     found = await api.find(path)
     return bool(found and found.get("status", {}).get("readyReplicas"))
+
+
+def pools_of_metallb(items: list[Json]) -> list[Pool]:
+    return [
+        Pool(
+            one["metadata"]["name"],
+            [_range(text) for text in one["spec"]["addresses"]],
+            on_request=not one["spec"].get("autoAssign", True),
+        )
+        for one in items
+    ]
 
 
 def pools_of_cilium(items: list[Json]) -> list[Pool]:
@@ -197,7 +201,7 @@ def _allocated(allocator: Allocator, service: Json) -> tuple[IPv4Address | None,
     open_pools = [pool for pool in allocator.pools if not pool.disabled and not pool.conflict]
     wanted = _wanted(allocator, service)
     if wanted is None:
-        return _any([pool for pool in open_pools if _selects(pool, service)])
+        return _any([pool for pool in open_pools if not pool.on_request and _selects(pool, service)])
     holding = [pool for pool in open_pools if wanted in pool]
     if not holding:
         return None, "no_pool", f"No pool exists with a CIDR containing '{wanted}'"
