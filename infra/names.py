@@ -9,7 +9,7 @@ BGP_GROUP_LABEL = "fleet.colabh.org/bgp"  # ties peer configuration and advertis
 GPU_MODEL_LABEL = "gpu.model"
 GPU_QUEUES = ("gpu-interactive", "gpu-batch")  # ClusterQueues that MultiKueue dispatches
 KUBE_SYSTEM = "kube-system"
-TRAEFIK_NAMESPACE = "traefik"
+TRAEFIK_NAMESPACE = "traefik-system"
 # Configuration keys of the mesh certificates, certificate and private key, by role.
 MESH_KEYS = {
     role: (f"mesh{role.title()}Cert", f"mesh{role.title()}Key") for role in ("server", "admin", "remote", "local")

@@ -36,7 +36,7 @@ class Policies(pulumi.ComponentResource):
             else:
                 self._core(f"{name}-{namespace}", namespace)
         if traefik:
-            self._clusterwide(f"{name}-{TRAEFIK_NAMESPACE}", "isolate-traefik", isolated_traefik(cluster))
+            self._clusterwide(f"{name}-traefik", "isolate-traefik", isolated_traefik(cluster))
         self.register_outputs({})
 
     def _clusterwide(self, name: str, object_name: str, spec: dict[str, Any]) -> None:

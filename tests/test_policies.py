@@ -74,7 +74,7 @@ def test_policies_wait_for_cilium_and_go_to_its_cluster(site_id: str) -> None:
     assert f"cilium-{main.name}-chart" in record[("fleet:policies:Policies", f"policies-{main.name}")].after
 
 
-@pytest.mark.parametrize("namespace", ["kube-system", "traefik", "argocd", "karmada-system"])
+@pytest.mark.parametrize("namespace", ["kube-system", "traefik-system", "argocd", "karmada-system"])
 def test_cil_11_platform_namespaces_are_refused(namespace: str) -> None:
     assert namespace.startswith("kube-") or namespace in PLATFORM_NAMESPACES
     changed_value: dict[str, Any] = {"sp.clusters.cluster-sp.managed_namespaces": ["authentik", namespace]}
@@ -89,7 +89,7 @@ def test_trf_04_traefik_is_isolated_where_it_runs_on_cilium(site_id: str) -> Non
 
 def test_trf_04_traefik_is_entered_by_http_and_tls_alone_and_leaves_to_its_cluster_alone() -> None:
     spec = isolated_traefik(three_sites().sites["franca"].clusters["cluster-fca"])
-    assert spec["endpointSelector"] == {"matchLabels": {NAMESPACE: "traefik"}}
+    assert spec["endpointSelector"] == {"matchLabels": {NAMESPACE: "traefik-system"}}
     assert spec["enableDefaultDeny"] == {"ingress": True, "egress": True}
     (entry,) = spec["ingress"]
     assert entry["fromEntities"] == ["world", "cluster"]
