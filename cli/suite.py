@@ -28,8 +28,18 @@ PYTHON = (sys.executable, "-m")
 BIN = Path(sys.executable).parent
 LAB = "lab and not rehearsal"  # as pytest chooses
 NOTHING_COLLECTED = 5  # exit code of pytest
-# They share no lab, so they run beside those that do: a lab waits for most of its time.
-WITH_A_LAB_OF_THEIR_OWN = ("k3s_standin", "nodes", "providers", "pve", "toolchain", "units", "import")
+# They need nothing of the lab that the others share, so they run beside those: a lab waits for most of its time.
+WITH_A_LAB_OF_THEIR_OWN = (
+    "kills",
+    "adoption",
+    "k3s_standin",
+    "nodes",
+    "providers",
+    "pve",
+    "toolchain",
+    "units",
+    "import",
+)
 MARGIN_S = 60  # kept for the longest test to end, and for taking the lab down
 LAB_AT_LEAST_S = 240  # below that the lab tests cannot begin
 TERM_S, KILL_S = 30, 10
@@ -104,7 +114,7 @@ def _lab(arguments: Sequence[str], began: float, budget: float, dropped: list[st
     if all(argument.startswith("-") for argument in arguments):  # else they may name files
         alone = [f"tests/lab/test_{name}.py" for name in WITH_A_LAB_OF_THEIR_OWN]
         shared += ["tests/lab", *(f"--ignore={path}" for path in alone)]
-        beside = _pytest("tests of the lab's parts", ["-m", LAB, *arguments, *alone])
+        beside = _pytest("tests in labs of their own", ["-m", LAB, *arguments, *alone])
     step = _pytest("tests in the lab", shared)
     with _beside(beside, more) as other_ended:
         began_lab = time.monotonic()

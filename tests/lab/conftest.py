@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from infra.config import Fleet
 from infra.config.loading import SITE_KEY
 from lab import control
 from lab.made_up import private_file
@@ -30,6 +31,7 @@ from lab.place import Place
 
 if TYPE_CHECKING:
     from tests.lab.drill import Drill
+    from tests.lab.routes import Sites
 
 ROOT = Path(__file__).parents[2]
 ORDER = (
@@ -39,6 +41,7 @@ ORDER = (
     "test_migration",
     "test_sites",
     "test_bgp",
+    "test_mesh",
     "test_policy",
     "test_proxmox_faults",
     "test_changes",
@@ -369,3 +372,11 @@ def lab(checkout: Checkout) -> Lab:
         done.set()
         watcher.join()
     return Lab(checkout=checkout, first=first, second=second, arguments=frozenset(seen))
+
+
+@pytest.fixture(scope="module")
+def sites(lab: Lab, fleet: Fleet) -> "Iterator[Sites]":
+    """Speakers on routers and nodes of both sites."""
+    from tests.lab.routes import speaking  # noqa: PLC0415  # it uses this module
+
+    yield from speaking(lab, fleet)
