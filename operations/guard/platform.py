@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from infra.versions import METALLB
 from operations.guard import mesh
 from operations.guard.known import COMMAND, is_guest
 from operations.guard.plan import KNOWN_OPS, SECRET, UNKNOWN, UPDATE, Change, Step, at, hides, steps, types_of
@@ -28,10 +29,16 @@ def stops(now: Situation) -> Iterator[Stop]:
     for step in now.plan.steps:
         if step.type == KUBERNETES and step.goes and not now.gone(_parent(step)):
             yield _provider(now, step)
-        elif step.type == RELEASE and CILIUM in types_of(step.urn):
+        elif step.type == RELEASE and CILIUM in types_of(step.urn) and not _metallb(step):
             yield from _cilium(now, step, ended)
         elif not mesh.judges(step):
             yield from _unjudged(now, step, ended)
+
+
+def _metallb(step: Step) -> bool:
+    """Whether it is the other owner of addresses, which the same component installs: Cilium stays when that goes."""
+    seen = [at(side.inputs, "name") for side in (step.old, step.new) if side is not None]
+    return bool(seen) and all(name == METALLB.name for name in seen)
 
 
 def _parent(step: Step) -> str:

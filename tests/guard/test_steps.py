@@ -292,6 +292,15 @@ def test_cilium_that_leaves_is_a_stop() -> None:
     }
 
 
+def test_another_release_beside_cilium_that_leaves_is_not_its_end() -> None:
+    """MetalLB's, when LB-IPAM takes over the addresses."""
+    gone = step("sp", "cilium-cluster-sp-chart", "delete")
+    gone["oldState"]["inputs"]["name"] = "metallb"
+    assert {rule for rule, _ in found(verdict("sp", gone))} == {"GRD-13"}
+    gone["oldState"]["inputs"].pop("name")
+    assert {rule for rule, _ in found(verdict("sp", gone))} == {"GRD-09"}, "one that nobody can tell may be Cilium"
+
+
 def test_an_import_that_differs_names_its_fields() -> None:
     same = step("sp", "guest-gpu-sp-01-ct", "import", detailedDiff={})
     assert not verdict("sp", same).stops
