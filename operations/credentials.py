@@ -214,7 +214,8 @@ def _keep(engine: Engine, site_id: str, now: Held, authority: Pair, leaves: Mapp
     except OSError as error:
         raise CredentialsError(
             f"{expiry.path_of(engine.folder, site_id)}: {error.strerror}. The stack has everything, but "
-            f"when it ends was not recorded: make that a file that can be written, then run fleet credentials init {site_id}"
+            "when it ends was not recorded: make that a file that can be written, then run fleet credentials init "
+            f"{site_id}"
         ) from None
     return Done(
         held=done,
