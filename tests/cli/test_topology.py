@@ -1,7 +1,7 @@
 """The picture of the fleet: it says what the documents say, nothing overlaps, and the committed one is current."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
@@ -49,7 +49,7 @@ def five_sites() -> Fleet:
     return fleet
 
 
-FLEETS = {1: one_site, 2: shipped_fleet, 3: three_sites, 5: five_sites, 40: long_names}
+FLEETS: dict[int, Callable[[], Fleet]] = {1: one_site, 2: shipped_fleet, 3: three_sites, 5: five_sites, 40: long_names}
 
 
 @pytest.fixture(params=FLEETS)
