@@ -238,7 +238,9 @@ def topology(
         raise typer.Exit(1)
     picture = drawing.of(judgement.fleet)
     if write:
-        (documents.ROOT / drawing.FILE).write_text(picture, encoding="utf-8")
+        place = (folder or documents.ROOT) / drawing.FILE
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(picture, encoding="utf-8")
         say(f"wrote {drawing.FILE}")
         return
     print(picture, end="")

@@ -29,7 +29,7 @@ def run(folder: Path, site_id: str, *, yes: bool, dry_run: bool) -> int:
     try:
         return _run(folder, site_id, yes=yes, dry_run=dry_run)
     except (EngineError, RouterError) as error:
-        raise Stop(f"{site_id}: {error}") from None
+        raise Stop(f"{site_id}: {str(error).removeprefix(f'{site_id}: ')}") from None
 
 
 def _run(folder: Path, site_id: str, *, yes: bool, dry_run: bool) -> int:

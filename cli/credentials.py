@@ -37,7 +37,7 @@ def init(site_id: str) -> None:
 
 
 def export(site_id: str, file: Path) -> None:
-    if file.exists():
+    if os.path.lexists(file):
         raise Stop(f"{file}: found a file; expected none there: name another, nothing is overwritten")
     with _told():
         runs, fleet = engine(documents.ROOT), _fleet(site_id)
@@ -135,9 +135,11 @@ def _passphrase(*, new: bool) -> str:
 
 def _read(file: Path) -> str:
     try:
-        if file.stat().st_size > LONGEST_FILE:
-            raise Stop(f"{file}: found {file.stat().st_size} bytes; expected a file of fleet credentials export")
-        return file.read_text(encoding="utf-8")
+        with file.open("rb") as source:
+            data = source.read(LONGEST_FILE + 1)
+        if len(data) > LONGEST_FILE:
+            raise Stop(f"{file}: found more than {LONGEST_FILE} bytes; expected a file of fleet credentials export")
+        return data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "no text"
         raise Stop(f"{file}: {said}; expected a readable file") from None
@@ -164,3 +166,5 @@ def _told() -> Iterator[None]:
         yield
     except (CredentialsError, EngineError) as error:
         raise Stop(str(error)) from error
+    except EOFError:
+        raise Stop("found the end of the input; expected an answer") from None

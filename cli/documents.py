@@ -50,7 +50,9 @@ class Judgement:
 
 def judged(folder: Path) -> Judgement:
     if not folder.is_dir():
-        raise Stop(f"{folder}: found no such folder; expected one with {PROJECT_FILE}; correct --folder")
+        raise Stop(
+            f"{folder}: found no such folder; expected one with {PROJECT_FILE}; correct --folder or FLEET_PROJECT"
+        )
     sites = tuple(stack_files(folder))
     fleet, faults = load(folder)
     if fleet is None:

@@ -105,7 +105,7 @@ def _site(sheet: Sheet, fleet: Fleet, site_id: str, site: Site, ends: list[int],
     sheet.text(left + inner - PAD, y + PAD + 14, asn, "name", end=True)
     y += high
     bus, row, members = y + 44, y + WIRES, []
-    high = max(len(lines) for lines in texts.values()) * LEAD + 2 * PAD
+    high = max((len(lines) for lines in texts.values()), default=0) * LEAD + 2 * PAD
     at = left
     for cluster, size in zip(clusters, sizes, strict=True):
         if cluster.cni == "cilium":

@@ -49,15 +49,15 @@ def _text(file: str) -> str:
     try:
         if file == "-":
             data = sys.stdin.buffer.read(LIMIT + 1)
-        elif not Path(file).is_file():
-            raise Stop(f"{file}: found no such file; expected the output of `show configuration commands`")
-        else:
+        else:  # a pipe too, as `<(ssh ...)` is one
             with Path(file).open("rb") as source:
                 data = source.read(LIMIT + 1)
         if len(data) > LIMIT:
             raise Stop(f"found more than {LIMIT >> 20} MiB; expected the configuration of a router")
         return data.decode("utf-8")
     except OSError as error:
-        raise Stop(f"{file}: {error.strerror}") from error
+        raise Stop(
+            f"{file}: {(error.strerror or 'unreadable').lower()}; expected the output of `show configuration commands`"
+        ) from error
     except UnicodeDecodeError as error:
         raise Stop(f"{file}: found no text; expected the configuration of a router") from error

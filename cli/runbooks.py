@@ -2,8 +2,8 @@
 
 from cli import hand_over, migration, proxy_cutover, rebuild, way_back
 from cli.faults import Stop
-from cli.steps import main_clusters
-from infra.config import Fleet
+from cli.steps import main_clusters, servers
+from infra.config import Cluster, Fleet, Site
 from infra.k3s import lxc_host
 
 TOPICS = ("lxc-host", "hand-over", "cni-migration", "cni-rollback", "proxy-cutover")
@@ -27,13 +27,26 @@ def text(fleet: Fleet, site_id: str, topic: str) -> str:
         if not site.migration.from_flannel:
             raise Stop(f"site {site_id} has no migration.from_flannel; {topic} is for a main cluster that runs Flannel")
         way = rebuild if site.migration.mode == "rebuild" else migration
-        return "\n".join(way.runbook(fleet, site_id, cluster) for cluster in main_clusters(site))
+        return "\n".join(way.runbook(fleet, site_id, cluster) for cluster in _whole(site_id, site, topic))
     if topic == "cni-rollback":
-        moved = [cluster for cluster in main_clusters(site) if any(site.guests[s].existing for s in cluster.servers)]
+        moved = [cluster for cluster in main_clusters(site) if any(one.existing for one in servers(site, cluster))]
         if not (site.migration.from_flannel or moved):
             raise Stop(f"no main cluster of site {site_id} ever ran Flannel; {topic} is for one that came from it")
-        return "\n".join(way_back.runbook(fleet, site_id, cluster) for cluster in main_clusters(site))
+        return "\n".join(way_back.runbook(fleet, site_id, cluster) for cluster in _whole(site_id, site, topic))
     parts = [lxc_host.runbook(container) for container in site.containers]
     if not parts:
         raise Stop(f"site {site_id} has no container; {topic} is for hosts of GPU containers")
     return "\n".join(parts)
+
+
+def _whole(site_id: str, site: Site, topic: str) -> list[Cluster]:
+    """The main clusters, each with all of its nodes. Steps that leave one out would end in half a cluster.
+
+    Other faults of the documents are no reason: the way back is wanted when things are not as they should be.
+    """
+    found = main_clusters(site)
+    unknown = [name for cluster in found for name in (*cluster.servers, *cluster.agents) if name not in site.guests]
+    if unknown or not found:
+        what = f"found nodes that are no guests: {', '.join(unknown)}" if unknown else "found no main cluster"
+        raise Stop(f"site {site_id}: {what}; {topic} needs every node of one; see: fleet check")
+    return found

@@ -134,7 +134,8 @@ def _flags(backend: str | None, servicelb_stays: bool) -> list[str]:
 def _snapshots(nodes: list[Guest], known: Mapping[str, str]) -> str:
     def name(node: Guest) -> str:
         variable = "SNAPSHOT_" + re.sub(r"\W", "_", node.name.upper())
-        return quote(known[node.name]) if node.name in known else f'"${{{variable}:?snapshot of {node.name}}}"'
+        # Quoted twice: what `echo` prints is read by the shell of the host.
+        return quote(quote(known[node.name])) if node.name in known else f'"${{{variable}:?snapshot of {node.name}}}"'
 
     def tool(node: Guest) -> str:
         return "qm" if isinstance(node, Vm) else "pct"

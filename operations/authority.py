@@ -43,14 +43,9 @@ def new_leaves(authority: Pair, cluster: str, now: datetime | None = None) -> di
 
 def new_leaf(authority: Pair, role: str, cluster: str, now: datetime | None = None) -> Pair:
     """Ends no later than its CA. Raises ValueError for a CA that is not a certificate and its key."""
-    issuer = x509.load_pem_x509_certificate(authority[0].encode())
-    signer = load_pem_private_key(authority[1].encode(), password=None)
-    if not isinstance(signer, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)):
-        raise ValueError("the CA's key is neither EC nor RSA")
-    if signer.public_key() != issuer.public_key():
-        raise ValueError("the CA's key is not that of its certificate")
-    key = ec.generate_private_key(ec.SECP256R1())
     begin = now or datetime.now(UTC)
+    issuer, signer = _issuer(authority, begin)
+    key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name(role, cluster))])
     valid = min(LEAF_VALID, issuer.not_valid_after_utc - begin)
     builder = _builder(name, issuer.subject, key.public_key(), begin, valid)
@@ -67,6 +62,29 @@ def new_leaf(authority: Pair, role: str, cluster: str, now: datetime | None = No
     builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
     builder = builder.add_extension(_issued_by(issuer), critical=False)
     return _pem(builder.sign(signer, hashes.SHA256()), key)
+
+
+def check_authority(authority: Pair) -> None:
+    """Raises ValueError for a pair that can issue nothing that anybody trusts."""
+    _issuer(authority, datetime.now(UTC))
+
+
+def _issuer(authority: Pair, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey]:
+    issuer = x509.load_pem_x509_certificate(authority[0].encode())
+    signer = load_pem_private_key(authority[1].encode(), password=None)
+    if not isinstance(signer, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)):
+        raise ValueError("its key is neither EC nor RSA")
+    if signer.public_key() != issuer.public_key():
+        raise ValueError("its key is not that of its certificate")
+    try:
+        may = issuer.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        may = False
+    if not may:
+        raise ValueError("its certificate is no CA")
+    if issuer.not_valid_after_utc <= now:
+        raise ValueError(f"it expired on {issuer.not_valid_after_utc:%Y-%m-%d}")
+    return issuer, signer
 
 
 def _builder(

@@ -17,11 +17,12 @@ from infra.config.reader import read
 from infra.names import MESH_KEYS
 from infra.stack import CILIUM_CA_CERT, CILIUM_CA_KEY
 from operations import expiry
-from operations.authority import new_authority, new_leaves
+from operations.authority import check_authority, new_authority, new_leaves
 from operations.engine import Engine
 from operations.sealed import SealError, opened, seal
 
 KIND = "fleet-authority"
+_OTHER_FILE = "export it anew at a site that has it: fleet credentials export <site> <file>"
 
 
 class CredentialsError(Exception):
@@ -72,7 +73,8 @@ def init(engine: Engine, fleet: Fleet, site_id: str) -> Done:
     else:
         _of_the_fleet(fleet, authority)
     sound = set(now.leaves) == set(MESH_KEYS) and not list(faults(authority[0], cluster, now.leaves))
-    leaves = now.leaves if sound else _issued(authority, cluster)
+    _sound(authority, _again(site_id))
+    leaves = now.leaves if sound else new_leaves(authority, cluster)
     return _keep(engine, site_id, now, authority, leaves)
 
 
@@ -82,6 +84,7 @@ def export(engine: Engine, fleet: Fleet, site_id: str, passphrase: str) -> str:
     if authority is None:
         raise CredentialsError(f"{site_id}: found no CA in its stack; make one: fleet credentials init {site_id}")
     _of_the_fleet(fleet, authority)
+    _sound(authority, _again(site_id))
     plain = {"kind": KIND, "certificate": authority[0], "key": authority[1]}
     try:
         return seal(json.dumps(plain), passphrase)
@@ -94,6 +97,7 @@ def take(engine: Engine, fleet: Fleet, site_id: str, sealed: str, passphrase: st
     cluster = _cluster(fleet, site_id)
     authority = _unsealed(sealed, passphrase)
     _of_the_fleet(fleet, authority)
+    _sound(authority, _OTHER_FILE)
     now = held(engine, site_id)
     if now.authority is not None and fingerprint(now.authority[0]) != fingerprint(authority[0]):
         raise CredentialsError(
@@ -102,7 +106,7 @@ def take(engine: Engine, fleet: Fleet, site_id: str, sealed: str, passphrase: st
             "<file>, which breaks the mesh until every site has it"
         )
     sound = set(now.leaves) == set(MESH_KEYS) and not list(faults(authority[0], cluster, now.leaves))
-    return _keep(engine, site_id, now, authority, now.leaves if sound else _issued(authority, cluster))
+    return _keep(engine, site_id, now, authority, now.leaves if sound else new_leaves(authority, cluster))
 
 
 def rotate(
@@ -120,12 +124,14 @@ def rotate(
         raise CredentialsError(f"{site_id}: found no CA in its stack; make one: fleet credentials init {site_id}")
     if sealed is not None:
         used = _unsealed(sealed, passphrase)
+        _sound(used, _OTHER_FILE)
     elif authority:
         used = new_authority()
     else:
         used = now.authority
         _of_the_fleet(fleet, used)
-    return _keep(engine, site_id, now, used, _issued(used, cluster))
+        _sound(used, _again(site_id))
+    return _keep(engine, site_id, now, used, new_leaves(used, cluster))
 
 
 def _cluster(fleet: Fleet, site_id: str) -> str:
@@ -135,11 +141,20 @@ def _cluster(fleet: Fleet, site_id: str) -> str:
     return cluster.name
 
 
-def _issued(authority: Pair, cluster: str) -> dict[str, Pair]:
+def _again(site_id: str) -> str:
+    """The way on where a stack holds half of an old CA and half of a new one."""
+    return (
+        f"if a rotation was cut off, run it again: fleet credentials rotate {site_id} --ca, with --from <file> where "
+        "another site has the fleet's CA"
+    )
+
+
+def _sound(authority: Pair, remedy: str) -> None:
     try:
-        return new_leaves(authority, cluster)
+        check_authority(authority)
     except (ValueError, TypeError) as error:
-        raise CredentialsError(f"found a CA that issues nothing: {error}; expected its certificate and key") from None
+        told = f"found a CA that issues nothing: {error}; expected a CA and its own key; {remedy}"
+        raise CredentialsError(told) from None
 
 
 def _unsealed(sealed: str, passphrase: str) -> Pair:
@@ -151,7 +166,7 @@ def _unsealed(sealed: str, passphrase: str) -> Pair:
         fingerprint(pair[0])
     except SealError as error:
         raise CredentialsError(str(error)) from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise CredentialsError("found a damaged file; expected one that fleet credentials export wrote") from None
     return pair
 
@@ -193,11 +208,19 @@ def _keep(engine: Engine, site_id: str, now: Held, authority: Pair, leaves: Mapp
         for key, value, before in zip(keys, fresh, old or ("", ""), strict=True):
             if value != before:
                 engine.keep_secret(site_id, f"fleet:{key}", value)
+    try:
+        record = expiry.write(engine.folder, site_id, done.public)
+    except OSError as error:
+        raise CredentialsError(
+            f"{expiry.path_of(engine.folder, site_id)}: {error.strerror}. The stack has everything, but "
+            "when it ends was not recorded: make that a file that can be written, then run fleet credentials init "
+            f"{site_id}"
+        ) from None
     return Done(
         held=done,
         made_authority=authority != now.authority,
         made_leaves=dict(leaves) != dict(now.leaves),
-        record=expiry.write(engine.folder, site_id, done.public),
+        record=record,
     )
 
 

@@ -110,8 +110,7 @@ class Engine:
 
     def export(self, site: str) -> dict[str, Any]:
         """The state of a stack, secrets encrypted."""
-        exported: dict[str, Any] = json.loads(self._ran(["stack", "export", "--stack", site], site).stdout)
-        return exported
+        return _mapping(self._ran(["stack", "export", "--stack", site], site).stdout, "stack export")
 
     def plain(self, site: str, arguments: Sequence[str]) -> dict[str, Any]:
         """What a command prints with its secrets in plain text: for comparisons in memory, never shown or kept."""
@@ -119,8 +118,7 @@ class Engine:
         if done.returncode:
             done.stdout = ""  # that would be the secrets
             raise self._error(site, " ".join(arguments[:2]), done)
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        return _mapping(done.stdout, " ".join(arguments[:2]))
 
     def keep_secret(self, site: str, key: str, value: str) -> None:
         """Encrypts a value into the stack file. It goes by standard input: others can read command lines."""
@@ -133,8 +131,7 @@ class Engine:
     def outputs(self, site: str) -> dict[str, Any]:
         """Stack outputs, secrets masked. Empty before the first update."""
         text = self._ran(["stack", "output", "--json", "--stack", site], site).stdout
-        outputs: dict[str, Any] = json.loads(text or "{}")
-        return outputs
+        return _mapping(text or "{}", "stack output")
 
     def up(self, site: str, on_line: Callable[[str], None], environment: Mapping[str, str] | None = None) -> int:
         """Updates a stack without a further preview; returns the exit code. On Ctrl-C the engine is asked to stop."""
@@ -175,6 +172,9 @@ class Engine:
                 )
         except FileNotFoundError:
             raise EngineError(f"found no program {self.program}; expected the pulumi CLI (fleet toolchain)") from None
+        except OSError as error:
+            found = f"found {self.program}, which does not start ({error.strerror})"
+            raise EngineError(f"{found}; expected the pulumi CLI (fleet toolchain)") from None
         except subprocess.TimeoutExpired:
             raise EngineError(f"pulumi {' '.join(arguments[:2])}: no answer within {timeout_s} s") from None
         if check and done.returncode:
@@ -183,6 +183,17 @@ class Engine:
 
     def _error(self, site: str, what: str, done: "subprocess.CompletedProcess[str]") -> EngineError:
         return EngineError(explained(site, f"pulumi {what}", f"{done.stderr}\n{done.stdout}"))
+
+
+def _mapping(printed: str, what: str) -> dict[str, Any]:
+    """What the engine printed as JSON. It may be secret: a message holds none of it."""
+    try:
+        found = json.loads(printed)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise EngineError(f"pulumi {what}: found an answer that is no JSON object; expected one of the pulumi CLI")
+    return found
 
 
 def follow(

@@ -5,6 +5,7 @@ times, read from the certificates themselves; where no file is, nothing is said.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -73,7 +74,8 @@ def load(folder: Path, site_id: str) -> tuple[Record, list[Violation]]:
         return nothing, []
     data, violations = read(path)
     if violations:
-        return nothing, violations
+        place = path.parent.relative_to(folder)
+        return nothing, [replace(one, path=f"{place}/{one.path}") for one in violations]
     record, violations = parse(Record, f"{site_id}.{PLACE}", data)
     return record or nothing, violations
 

@@ -23,6 +23,7 @@ class SealError(Exception):
 
 
 def seal(text: str, passphrase: str) -> str:
+    _text(passphrase)
     if len(passphrase) < SHORTEST_PASSPHRASE:
         raise SealError(
             f"found a passphrase of {len(passphrase)} characters; expected {SHORTEST_PASSPHRASE} or more: the file "
@@ -36,6 +37,7 @@ def seal(text: str, passphrase: str) -> str:
 
 def opened(sealed: str, passphrase: str) -> str:
     """Raises SealError for a file of another kind, a changed one, and a wrong passphrase."""
+    _text(passphrase)
     try:
         found = json.loads(sealed) if len(sealed) <= LONGEST_FILE else None
         if not isinstance(found, dict) or found.get("format") != FORMAT or {k: found.get(k) for k in COST} != COST:
@@ -50,3 +52,11 @@ def opened(sealed: str, passphrase: str) -> str:
 
 def _key(passphrase: str, salt: bytes) -> bytes:
     return base64.urlsafe_b64encode(Scrypt(salt=salt, length=32, **COST).derive(passphrase.encode()))
+
+
+def _text(passphrase: str) -> None:
+    """A variable of the environment may hold any bytes."""
+    try:
+        passphrase.encode()
+    except UnicodeEncodeError:
+        raise SealError("found a passphrase that is no text in UTF-8; expected letters, digits and signs") from None

@@ -316,7 +316,7 @@ def test_msh_03_a_ca_that_is_not_the_fleets_stops_a_run(sound: Project) -> None:
     other, key = new_authority()
     leaves = new_leaves((other, key), "cluster-sp")
     config = {name: text for role in MESH_KEYS for name, text in zip(MESH_KEYS[role], leaves[role], strict=True)}
-    run = sound.run("sp", preview=True, ciliumCaCert=other, ciliumCaKey=key, **config)
+    run = sound.run("sp", preview=True, plain=(), **config, ciliumCaCert=other, ciliumCaKey=key)
     assert run.faults() == [("MSH-03", "sp.fleet:ciliumCaCert")]
     assert run.registered == set()
     assert "PRIVATE KEY" not in str(run.error)
@@ -362,7 +362,7 @@ def test_without_certificates_one_line_says_that_the_mesh_is_left_out(
 ) -> None:
     gone = dict.fromkeys(key for pair in MESH_KEYS.values() for key in pair)
     with caplog.at_level(logging.INFO, "engine"):
-        run = sound.run("sp", preview=False, **gone)
+        run = sound.run("sp", preview=False, plain=(), **gone)
     assert run.error is None
     assert caplog.text.count("ClusterMesh is left out") == 1
     assert "fleet credentials init sp" in caplog.text

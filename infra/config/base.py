@@ -10,7 +10,7 @@ from infra.config import cron
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]  # RFC 1123 label
 ClusterName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]  # Cilium: at most 32 characters
-Asn = Annotated[int, Field(ge=1, le=4294967295)]
+Asn = Annotated[int, Field(ge=1, le=4294967294)]  # the last is reserved (RFC 7300): routers refuse it
 Port = Annotated[int, Field(ge=1, le=65535)]
 Mtu = Annotated[int, Field(ge=1280, le=9216)]
 Mac = Annotated[str, Field(pattern=r"^([0-9A-F]{2}:){5}[0-9A-F]{2}$")]

@@ -103,7 +103,7 @@ class WireGuard(Model):
 
     listen_port: Port
     """UDP port of wg0; wgN listens N above it."""
-    endpoint: IPv4Address | Hostname | None
+    endpoint: MachineAddress | Hostname | None
     """Where peers dial; none where the address is dynamic."""
     dynamic: bool = False
     """The public address changes: only this site dials, with keepalive."""

@@ -10,6 +10,7 @@ from infra.config.base import (
     HttpsUrl,
     K3sVersion,
     Mac,
+    MachineAddress,
     Model,
     Name,
     Named,
@@ -225,7 +226,7 @@ class UnmanagedGuest(Named):
 
     vmid: Annotated[int, Field(ge=100, le=999_999_999)] | None
     """Proxmox id; none where it is not known."""
-    address: IPv4Address | None
+    address: MachineAddress | None
     """Address; none where it is not known."""
     remark: NonEmpty
     """What it is."""

@@ -101,10 +101,15 @@ def values_do_not_contradict(fleet: Fleet) -> Iterator[Finding]:
         if site.bgp.hold_time_s < 3 * site.bgp.keepalive_s:
             expected = f"at least three keepalives of {site.bgp.keepalive_s} s"
             yield Finding(f"{site_id}.bgp.hold_time_s", site.bgp.hold_time_s, expected, "correct one of the two")
-        yield from _router(site_id, site)
+        dhcp, lan = site.network.dhcp_range, site.network.lan_cidr
+        if dhcp is not None and not (dhcp.start in lan and dhcp.stop in lan):
+            yield Finding(
+                f"{site_id}.network.dhcp_range", dhcp, f"addresses of the LAN {lan}", "correct one of the two"
+            )
+        yield from _router(fleet, site_id, site)
 
 
-def _router(site_id: str, site: Site) -> Iterator[Finding]:
+def _router(fleet: Fleet, site_id: str, site: Site) -> Iterator[Finding]:
     vyos, path = site.vyos, f"{site_id}.vyos"
     if (vyos.zones is not None) != (vyos.firewall == "zones"):
         found = "nothing with firewall: zones" if vyos.zones is None else f"zones with firewall: {vyos.firewall}"
@@ -112,10 +117,21 @@ def _router(site_id: str, site: Site) -> Iterator[Finding]:
     if vyos.wan_interface == vyos.lan_interface:
         expected = "another interface than that of the LAN"
         yield Finding(f"{path}.wan_interface", vyos.wan_interface, expected, "correct one of the two")
+    tunnels = {tunnel.interface for tunnel in fleet.common.tunnels if site_id in tunnel.ends}
+    for key, name in (("wan_interface", vyos.wan_interface), ("lan_interface", vyos.lan_interface)):
+        if name in tunnels:
+            expected = "an interface that is no tunnel of common.tunnels"
+            yield Finding(f"{path}.{key}", name, expected, "name the interface towards LAN or provider")
     if vyos.apply and vyos.ssh is None:
         expected = "address, port, user and host key of its SSH"
         yield Finding(f"{path}.ssh", "nothing with apply: true", expected, "set them, or drop apply")
+    taken: dict[tuple[bool, str], str] = {}  # of zones and of chains: in one chain two rules would share a number
     for key, name in vyos.zones or ():
+        before = taken.setdefault(("_to_" in key, name), key)
+        if before != key:
+            yield Finding(
+                f"{path}.zones.{key}", f"{name}, like {before}", "a name of its own", "correct one of the two"
+            )
         if name.upper().startswith("FLEET"):
             yield Finding(f"{path}.zones.{key}", name, "a name of the site's own", "FLEET begins names of this program")
 

@@ -147,6 +147,9 @@ def _obstacles(taken: Iterable[Statement], running: set[Statement], here: list[S
     for name in dict.fromkeys(one[2] for one in here if one[:2] == ("firewall", "zone") and one[2] != PREFIX):
         if ("firewall", "zone", name) not in running:
             yield f"there is no zone {name}: correct vyos.zones"
+    zones = sorted({one[2] for one in running if one[:2] == ("firewall", "zone") and len(one) > 2} - {PREFIX})
+    if zones and not any(one[:2] == ("firewall", "zone") for one in here):
+        yield f"there are zones ({', '.join(zones)}), which judge packets as well: set vyos.firewall to zones"
     for name in dict.fromkeys(one[3] for one in here if one[:3] == ("firewall", "ipv4", "name") and not _ours(one[3])):
         if ("firewall", "ipv4", "name", name) not in running:
             yield f"there is no chain {name}: correct vyos.zones"

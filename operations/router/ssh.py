@@ -219,4 +219,4 @@ async def _connected(router: Router, work: Callable[[asyncssh.SSHClientConnectio
             f"set system login user {ssh.user} authentication public-keys"
         ) from None
     except (OSError, TimeoutError, asyncssh.Error) as error:
-        raise RouterError(f"{place}, port {ssh.port}: no answer ({error or 'in time'})") from None
+        raise RouterError(f"{place}, port {ssh.port}: no answer ({str(error) or 'in time'})") from None

@@ -282,3 +282,31 @@ def test_a_cluster_that_never_ran_flannel_has_no_way_back() -> None:
 
     with pytest.raises(Stop, match="ever ran Flannel"):
         text(adopted(edit), "franca", "cni-rollback")
+
+
+@pytest.mark.parametrize("topic", ["cni-migration", "cni-rollback"])
+@pytest.mark.parametrize("site", [{"guests": {}}, {"clusters": {}}], ids=lambda edit: next(iter(edit)))
+def test_a_cluster_that_the_document_does_not_hold_has_no_runbook(topic: str, site: dict[str, Any]) -> None:
+    fleet = adopted(lambda found: found["franca"].update(site))
+    with pytest.raises(Stop, match="fleet check"):
+        text(fleet, "franca", topic)
+
+
+def test_bkp_04_the_name_of_a_snapshot_reaches_the_host_as_one_word(tmp_path: Path) -> None:
+    odd = "it's $(touch ran) two"
+
+    def edit(found: Documents) -> None:
+        found["franca"]["migration"]["snapshots"] = dict.fromkeys(NODES, odd)
+
+    [line] = [line for line in text(adopted(edit), "franca", "cni-rollback").splitlines() if "qm rollback 102" in line]
+    there = "#!/bin/sh\nqm() { printf '%s\\n' \"$@\"; }\n. /dev/stdin\n"
+    (tmp_path / "host").write_text(there)
+    done = subprocess.run(
+        ["sh", "-c", re.sub(r"ssh \S+ sh -s", "sh ./host", line)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["rollback", "102", odd]
+    assert not (tmp_path / "ran").exists()

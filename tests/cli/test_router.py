@@ -1,5 +1,8 @@
 """`fleet render` and `fleet vyos diff` as a person runs them."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,3 +121,24 @@ def test_bytes_that_are_no_text_are_exit_code_2(tmp_path: Path) -> None:
 def test_standard_input_is_read() -> None:
     ran = fleet_process("vyos", "diff", "sp", "-")
     assert (ran.code, "holds no configuration" in ran.err) == (2, True)
+
+
+def test_a_pipe_is_read_as_a_file_is(tmp_path: Path) -> None:
+    """As in `fleet vyos diff sp <(ssh router show configuration commands)`."""
+    (tmp_path / "running").write_text(complete("sp"))
+    line = f'"$1" -P -m cli vyos diff sp <(cat {tmp_path}/running)'
+    done = subprocess.run(
+        ["bash", "-c", line, "bash", sys.executable],
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_an_endless_file_is_no_configuration() -> None:
+    ran = project.fleet("vyos", "diff", "sp", "/dev/zero")
+    assert (ran.code, "more than 16 MiB" in ran.text) == (2, True)

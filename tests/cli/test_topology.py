@@ -1,8 +1,9 @@
 """The picture of the fleet: it says what the documents say, nothing overlaps, and the committed one is current."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -12,7 +13,7 @@ from cli.sheet import Box, Sheet, Text, svg, width
 from infra.config import Fleet
 from infra.config.loading import load
 from tests.cli import project
-from tests.cli.project import ROOT
+from tests.cli.project import ROOT, folder_with
 from tests.rules.documents import fleet_of, shipped
 from tests.rules.test_documents import many_sites
 from tests.sites import changed, three_sites
@@ -48,7 +49,7 @@ def five_sites() -> Fleet:
     return fleet
 
 
-FLEETS = {1: one_site, 2: shipped_fleet, 3: three_sites, 5: five_sites, 40: long_names}
+FLEETS: dict[int, Callable[[], Fleet]] = {1: one_site, 2: shipped_fleet, 3: three_sites, 5: five_sites, 40: long_names}
 
 
 @pytest.fixture(params=FLEETS)
@@ -177,3 +178,21 @@ def test_wide_letters_count_for_more() -> None:
 def test_the_committed_picture_is_that_of_the_documents() -> None:
     assert PICTURE.read_text(encoding="utf-8") == drawing.of(shipped_fleet()), "run: ./fleet topology --write"
     assert project.fleet("topology").out == PICTURE.read_text(encoding="utf-8")
+
+
+def test_a_site_without_clusters_is_drawn() -> None:
+    documents = shipped()
+    documents["sp"]["clusters"] = {}
+    fleet, faults = fleet_of(documents)
+    assert fleet is not None, faults
+    ElementTree.fromstring(drawing.of(fleet))
+
+
+def test_the_picture_is_written_beside_the_documents_it_shows(tmp_path: Path) -> None:
+    before = PICTURE.read_text(encoding="utf-8")
+    documents = shipped()
+    documents["sp"]["network"]["mtu"] = 9000
+    folder_with(tmp_path, documents)
+    assert project.fleet("topology", "--write", "--folder", str(tmp_path)).code == 0
+    assert "MTU 9000" in (tmp_path / drawing.FILE).read_text(encoding="utf-8")
+    assert PICTURE.read_text(encoding="utf-8") == before

@@ -128,6 +128,7 @@ def test_an_empty_site_lists_everything_it_needs(folder: Path) -> None:
     [
         ("site_asn: 65002", 'site_asn: "65002"', "sp.bgp.site_asn"),
         ("site_asn: 65002", "site_asn: 65002.0", "sp.bgp.site_asn"),
+        ("cilium_asn: 65002", "cilium_asn: 4294967295", "sp.bgp.cilium_asn"),
         ("vmid: 201", "vmid: true", "sp.guests.vm-sp-01.vmid"),
         ("lan_cidr: 192.168.10.0/24", "lan_cidr: 192.168.10.1/24", "sp.network.lan_cidr"),
         ("lan_cidr: 192.168.10.0/24", "lan_cidr: 10", "sp.network.lan_cidr"),
@@ -143,6 +144,12 @@ def test_a_value_of_the_wrong_type_or_range_is_named(folder: Path, old: str, new
     edit(folder, "Pulumi.sp.yaml", old, new)
     found = [fault for fault in faults(folder) if fault.path.startswith(path)]
     assert [fault.id for fault in found] == ["DOC-03"]
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "224.0.0.5", "127.0.0.1"])
+def test_peers_dial_an_address_that_a_machine_can_have(folder: Path, address: str) -> None:
+    edit(folder, "Pulumi.sp.yaml", "endpoint: null", f"endpoint: {address}")
+    assert {(fault.id, fault.path) for fault in faults(folder)} == {("DOC-03", "sp.wireguard.endpoint")}
 
 
 def test_a_name_that_kubernetes_refuses_is_a_fault(folder: Path) -> None:

@@ -385,6 +385,16 @@ def test_what_the_engine_complains_of_is_told_without_its_output(fleet: Fleet, t
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("program", ["junk", "#!/bin/sh\necho hunter2\n", "#!/bin/sh\necho '[\"hunter2\"]'\n"])
+def test_a_program_that_is_no_pulumi_is_told_without_its_output(fleet: Fleet, tmp_path: Path, program: str) -> None:
+    pulumi = tmp_path / "pulumi"
+    pulumi.write_text(program)
+    pulumi.chmod(0o755)
+    with pytest.raises(EngineError, match="pulumi") as caught:
+        access(Engine(program=pulumi, folder=tmp_path), "franca", fleet.sites["franca"])
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_failure_without_a_word_does_not_tell_the_output_instead(fleet: Fleet, tmp_path: Path) -> None:
     pulumi = tmp_path / "pulumi"
     pulumi.write_text("#!/bin/sh\necho hunter2\nexit 255\n")

@@ -220,6 +220,39 @@ def test_a_wrong_passphrase_and_a_changed_token_open_nothing() -> None:
         seal("secret", "short")
 
 
+@pytest.mark.parametrize("inside", ["[" * 100_000, "[1]", '{"kind": "other"}'], ids=["deep", "list", "other"])
+def test_a_sealed_file_that_holds_something_else_is_a_message(engine: Engine, inside: str) -> None:
+    with pytest.raises(CredentialsError, match="expected"):
+        credentials.take(engine, fleet_with(None), "sp", seal(inside, PASSPHRASE), PASSPHRASE)
+
+
+def test_a_certificate_that_is_no_ca_issues_nothing(engine: Engine) -> None:
+    leaf = new_leaf(new_authority(), "server", "cluster-sp")
+    sealed = seal(json.dumps({"kind": "fleet-authority", "certificate": leaf[0], "key": leaf[1]}), PASSPHRASE)
+    with pytest.raises(CredentialsError, match="no CA"):
+        credentials.take(engine, fleet_with(None), "sp", sealed, PASSPHRASE)
+    assert not kept(engine, "sp")
+
+
+def test_a_rotation_that_was_cut_off_within_the_ca_is_told_and_not_exported(engine: Engine) -> None:
+    credentials.init(engine, fleet_with(None), "sp")
+    engine.keep_secret("sp", "fleet:ciliumCaCert", new_authority()[0])
+    for attempt in (credentials.init, credentials.rotate):
+        with pytest.raises(CredentialsError, match="rotate sp --ca"):
+            attempt(engine, fleet_with(None), "sp")
+    with pytest.raises(CredentialsError, match="rotate sp --ca"):
+        credentials.export(engine, fleet_with(None), "sp", PASSPHRASE)
+    credentials.rotate(engine, fleet_with(None), "sp", authority=True)
+    assert credentials.export(engine, fleet_with(None), "sp", PASSPHRASE)
+
+
+def test_a_passphrase_that_is_no_text_is_a_message() -> None:
+    with pytest.raises(SealError, match="UTF-8"):
+        seal("secret", "\udcff" * 20)
+    with pytest.raises(SealError, match="UTF-8"):
+        opened(seal("secret", PASSPHRASE), "\udcff" * 20)
+
+
 def test_rotate_changes_the_certificates_alone(engine: Engine) -> None:
     fleet = fleet_with(None)
     credentials.init(engine, fleet, "sp")
@@ -308,6 +341,8 @@ def test_fleet_check_reads_the_record_and_refuses_a_damaged_one(tmp_path: Path) 
     path.write_text("certificates: [{name: ca, sha256: nonsense, expires: tomorrow}]\n")
     damaged = documents.judged(folder)
     assert [stop for stop in damaged.stops if stop.path.startswith("sp.credentials")]
+    path.write_text("{")
+    assert [stop.path for stop in documents.judged(folder).stops] == ["evidence/credentials/sp.yaml:2"]
 
 
 # The command line
@@ -347,6 +382,20 @@ def test_nothing_is_overwritten_and_a_lone_from_is_refused(commands: Engine, tmp
     assert file.read_text() == "mine"
     with pytest.raises(Stop, match="--ca"):
         cli.credentials.rotate("franca", authority=False, source=file, yes=True)
+
+
+def test_files_that_are_none_are_messages(commands: Engine, tmp_path: Path) -> None:
+    cli.credentials.init("franca")
+    for name in ("a" * 300, "no-folder/file"):
+        with pytest.raises(Stop, match="name a file"):
+            cli.credentials.export("franca", tmp_path / name)
+    with pytest.raises(Stop, match="found more than"):
+        cli.credentials.take("sp", Path("/dev/zero"))
+    record = expiry.path_of(commands.folder, "franca")
+    record.unlink()
+    record.mkdir()
+    with pytest.raises(Stop, match=r"credentials/franca\.yaml"):
+        cli.credentials.rotate("franca", authority=False, source=None, yes=True)
 
 
 def test_the_passphrase_comes_from_a_file_too_and_is_asked_for_only_at_a_terminal(

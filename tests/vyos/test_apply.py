@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -237,6 +238,16 @@ def test_a_login_without_our_key_and_a_silent_port_are_told(make: Callable[..., 
     site.engine.secrets["sshPrivateKey"] = site.router.key.export_private_key().decode()
     site.write(**{"franca.vyos.ssh.port": 9})
     assert "port 9: no answer" in site.apply().text
+
+
+def test_a_port_that_takes_a_connection_and_says_nothing_is_told(
+    make: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh, "CONNECT_TIMEOUT_S", 0.3)
+    site = make()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        site.write(**{"franca.vyos.ssh.port": silent.getsockname()[1]})
+        assert "no answer (in time)" in site.apply().text
 
 
 @pytest.mark.parametrize(

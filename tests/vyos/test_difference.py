@@ -66,6 +66,18 @@ def test_zones_and_chains_that_a_router_lacks_are_named() -> None:
     ]
 
 
+def test_zones_on_a_router_that_the_document_says_has_none_are_named() -> None:
+    found = difference(THEIRS, rendered("chains", "franca"), "1.4")
+    assert [one for one in found.obstacles if "vyos.firewall" in one] == [
+        "there are zones (LAN, LOCAL), which judge packets as well: set vyos.firewall to zones"
+    ]
+    without = [one for one in THEIRS if one[:2] != ("firewall", "zone")]
+    assert "vyos.firewall" not in str(difference(without, rendered("chains", "franca"), "1.4").obstacles)
+    # Zones of an earlier document of ours are deleted, and are no fault of the router.
+    ours = ("firewall", "zone", "FLEET", "interface", "wg0")
+    assert "vyos.firewall" not in str(difference([*without, ours], rendered("chains", "franca"), "1.4").obstacles)
+
+
 def test_a_changed_single_value_is_set_without_a_deletion() -> None:
     running = [(*one[:-1], "1380") if one[-2] == "mtu" else one for one in FRANCA]
     mtus = [("interfaces", "wireguard", name, "mtu", "1420") for name in ("wg0", "wg1")]
