@@ -1,6 +1,5 @@
 """`fleet vyos apply`: the plan for a router, the question, and what became of it."""
 
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from cli import documents
 from cli.backup import person
 from cli.engine import engine
 from cli.faults import Stop
+from cli.question import agreed
 from cli.screen import say, warn
 from infra.config import Fleet, Site
 from infra.stack import SSH_PRIVATE_KEY
@@ -50,7 +50,7 @@ def _run(folder: Path, site_id: str, *, yes: bool, dry_run: bool) -> int:
     needed = plan.keys_needed(decided.found)
     secrets = secrets_of(runs, site_id, needed) if needed else {}
     lines = plan.filled(decided.found, secrets, site.vyos.version)
-    if dry_run or not (yes or _agreed(site_id)):
+    if dry_run or not (yes or agreed(site_id, f"Change the router of {site_id} as shown?")):
         say(f"{site_id}: nothing was changed.")
         return 0 if dry_run else 1
     due = utc_now() + timedelta(minutes=site.vyos.confirm_minutes)
@@ -91,9 +91,3 @@ def _fleet(folder: Path, site_id: str) -> Fleet:
         documents.show(judgement)
         raise Stop("the documents have faults; nothing was applied")
     return judgement.fleet
-
-
-def _agreed(site_id: str) -> bool:
-    if not sys.stdin.isatty():
-        raise Stop("found no terminal to ask at; expected --yes where nobody can answer")
-    return input(f"Change the router of {site_id} as shown? Type the site's name: ").strip() == site_id

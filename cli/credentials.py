@@ -11,6 +11,7 @@ from pathlib import Path
 from cli import documents
 from cli.engine import engine
 from cli.faults import Stop
+from cli.question import agreed
 from cli.screen import say, show_json, table
 from infra.certificates import expiry, fingerprint, parsed, soon
 from infra.config import Fleet
@@ -65,7 +66,7 @@ def rotate(site_id: str, *, authority: bool, source: Path | None, yes: bool) -> 
         sealed = _read(source) if source else None
         if authority:
             say(BREAKS)
-            if not yes and not _agreed(site_id):
+            if not yes and not agreed(site_id, f"Replace the CA of {site_id}?"):
                 say(f"{site_id}: nothing was changed.")
                 return
         phrase = _passphrase(new=False) if sealed is not None else ""
@@ -143,12 +144,6 @@ def _read(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "no text"
         raise Stop(f"{file}: {said}; expected a readable file") from None
-
-
-def _agreed(site_id: str) -> bool:
-    if not sys.stdin.isatty():
-        raise Stop("found no terminal to ask at; expected --yes where nobody can answer")
-    return input(f"Replace the CA of {site_id}? Type the site's name: ").strip() == site_id
 
 
 def _fleet(site_id: str) -> Fleet:

@@ -4,13 +4,13 @@ Leaves out judging (`operations.guard`) and the engine (`operations.engine`).
 """
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from cli import documents
 from cli.engine import engine
 from cli.faults import Stop
+from cli.question import agreed
 from cli.screen import say, show_json, table, warn
 from infra.acknowledged import OUTPUT
 from infra.config import Fleet
@@ -52,7 +52,7 @@ def up(site_id: str, accept: tuple[str, ...], *, yes: bool) -> int:
     if not looked.clear:
         say(f"{site_id}: nothing was changed.")
         return 1
-    if not yes and not _agreed(site_id):
+    if not yes and not agreed(site_id, f"Update {site_id} as shown?"):
         say(f"{site_id}: nothing was changed.")
         return 1
     lines: list[str] = []
@@ -172,9 +172,3 @@ def _plain(looked: update.Looked) -> dict[str, Any]:
         "remarks": list(looked.remarks),
         **as_json(looked.verdict),
     }
-
-
-def _agreed(site_id: str) -> bool:
-    if not sys.stdin.isatty():
-        raise Stop("found no terminal to ask at; expected --yes where nobody can answer")
-    return input(f"Update {site_id} as shown? Type the site's name: ").strip() == site_id

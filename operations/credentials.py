@@ -98,6 +98,7 @@ def take(engine: Engine, fleet: Fleet, site_id: str, sealed: str, passphrase: st
     authority = _unsealed(sealed, passphrase)
     _of_the_fleet(fleet, authority)
     _sound(authority, _OTHER_FILE)
+    _of_the_others(engine, fleet, site_id, authority)
     now = held(engine, site_id)
     if now.authority is not None and fingerprint(now.authority[0]) != fingerprint(authority[0]):
         raise CredentialsError(
@@ -184,6 +185,19 @@ def _of_the_fleet(fleet: Fleet, authority: Pair) -> None:
             f"[MSH-03] found a CA with fingerprint {found}; expected {wanted} (common.cilium.ca_sha256): take the "
             "file of a site that has it, or correct the document after rotate --ca"
         )
+
+
+def _of_the_others(engine: Engine, fleet: Fleet, site_id: str, authority: Pair) -> None:
+    """What other sites recorded is compared even where the documents have no fingerprint yet."""
+    for other in fleet.sites.keys() - {site_id}:
+        record, _ = expiry.load(engine.folder, other)
+        recorded = {one.sha256 for one in record.certificates if one.name == expiry.AUTHORITY}
+        if recorded - {fingerprint(authority[0])}:
+            raise CredentialsError(
+                f"[MSH-03] found a file with the CA {fingerprint(authority[0])}; expected that of {other}, "
+                f"{', '.join(recorded)} ({expiry.path_of(engine.folder, other).relative_to(engine.folder)}): export it "
+                "there and import that file; to give the fleet a new one: fleet credentials rotate --ca, site by site"
+            )
 
 
 def _first(engine: Engine, fleet: Fleet, site_id: str) -> None:

@@ -198,6 +198,17 @@ def test_msh_03_a_file_with_another_ca_is_refused(engine: Engine) -> None:
         credentials.take(engine, fleet_with(None), "sp", sealed, PASSPHRASE)
 
 
+def test_msh_03_before_the_documents_have_a_fingerprint_the_records_of_others_are_compared(engine: Engine) -> None:
+    credentials.init(engine, fleet_with(None), "franca")
+    good = credentials.export(engine, fleet_with(None), "franca", PASSPHRASE)
+    other = new_authority()
+    foreign = seal(json.dumps({"kind": "fleet-authority", "certificate": other[0], "key": other[1]}), PASSPHRASE)
+    with pytest.raises(CredentialsError, match=r"expected that of franca.*evidence/credentials/franca\.yaml"):
+        credentials.take(engine, fleet_with(None), "sp", foreign, PASSPHRASE)
+    assert "fleet:ciliumCaCert" not in kept(engine, "sp")
+    assert credentials.take(engine, fleet_with(None), "sp", good, PASSPHRASE).made_leaves
+
+
 @pytest.mark.parametrize(
     "change", [lambda text: text[:-40] + "}", lambda text: "{}", lambda text: "\x00", lambda text: ""]
 )
