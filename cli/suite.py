@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cli.documents import ROOT
@@ -40,7 +40,8 @@ WITH_A_LAB_OF_THEIR_OWN = (
     "units",
     "import",
 )
-MARGIN_S = 60  # kept for the longest test to end, and for taking the lab down
+MARGIN_S = 40  # kept for the last test to end, and for taking the lab down
+AFTER_THE_OTHERS = ("nice", "-n", "5")  # what runs beside has time to spare
 LAB_AT_LEAST_S = 240  # below that the lab tests cannot begin
 TERM_S, KILL_S = 30, 10
 
@@ -115,6 +116,7 @@ def _lab(arguments: Sequence[str], began: float, budget: float, dropped: list[st
         alone = [f"tests/lab/test_{name}.py" for name in WITH_A_LAB_OF_THEIR_OWN]
         shared += ["tests/lab", *(f"--ignore={path}" for path in alone)]
         beside = _pytest("tests in labs of their own", ["-m", LAB, *arguments, *alone])
+        beside = replace(beside, command=(*AFTER_THE_OTHERS, *beside.command))
     step = _pytest("tests in the lab", shared)
     with _beside(beside, more) as other_ended:
         began_lab = time.monotonic()

@@ -60,25 +60,14 @@ def test_fast_leaves_the_lab_out(steps: Steps, capfd: pytest.CaptureFixture[str]
 
 def test_rehearsals_are_chosen_by_their_option_alone() -> None:
     def chosen(marks: str) -> str:
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-c",
-            "pyproject.toml",
-            "-q",
-            "--collect-only",
-            "-n",
-            "0",
-            "-m",
-            marks,
-        ]
-        done = subprocess.run([*command, "tests/lab"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
-        return done.stdout
+        options = ["-c", "pyproject.toml", "-q", "--collect-only", "-n", "0", "-m", marks]
+        files = ["tests/lab/test_migration.py", "tests/lab/test_sites.py"]
+        command = [sys.executable, "-m", "pytest", *options, *files]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
 
-    assert "test_migration.py::" not in chosen(suite.LAB)
-    assert "test_sites.py::" in chosen(suite.LAB)
-    assert "test_migration.py::" in chosen("rehearsal")
+    usual, rehearsals = chosen(suite.LAB), chosen("rehearsal")
+    assert "test_sites.py::" in usual and "test_migration.py::" not in usual
+    assert "test_migration.py::" in rehearsals and "test_sites.py::" not in rehearsals
 
 
 def test_rehearsals_run_without_any_other_step(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from tests.lab.routes import CLUSTERS, ENDS, UP_S, Sites, service
 
 pytestmark = pytest.mark.lab
 
-CUT_S = 60.0
 CONDITION = "cilium.io/IPAMRequestSatisfied"
 
 
@@ -166,19 +165,4 @@ def test_a_session_without_the_password_that_the_router_has_does_not_come_up(sit
         assert not sites.pods("sp") & sites.routes("franca")
     finally:
         sites.exchange.start_routers({"sp": sites.configuration("sp")})
-    eventually(sites.settled, UP_S, sites.exchange.state)
-
-
-def test_a_cut_tunnel_takes_the_other_sites_routes_and_nothing_else_and_healing_brings_them_back(sites: Sites) -> None:
-    eventually(sites.settled, UP_S, sites.exchange.state)
-    with sites.cut():
-
-        def apart() -> bool:
-            return all(sites.routes(name) == sites.pods(name) | sites.vips(name) for name in ENDS)
-
-        eventually(apart, CUT_S, sites.exchange.state)
-        state = sites.exchange.state(wire=False)
-        for name in ENDS:
-            down = {address for address, one in state[f"r-{name}"].neighbors.items() if not one.established}
-            assert down == {ENDS[sites.other(name)]}
     eventually(sites.settled, UP_S, sites.exchange.state)
