@@ -347,7 +347,8 @@ def test(
     context: typer.Context,
     fast: Annotated[bool, typer.Option("--fast", help="Leave the lab out.")] = False,
     rehearsals: Annotated[
-        bool, typer.Option("--rehearsals", help="Follow the runbooks in a lab instead; CI does not.")
+        bool,
+        typer.Option("--rehearsals", help="What takes the lab minutes that CI has not, such as runbooks."),
     ] = False,
 ) -> None:
     """Run everything that CI runs.

@@ -331,7 +331,6 @@ class Lab:
 
     checkout: Checkout
     first: str  # output of the run that brought them up
-    second: str  # output of the run after it
     arguments: frozenset[bytes]  # of every process that was seen meanwhile
 
 
@@ -347,6 +346,8 @@ def drill(checkout: Checkout) -> "Drill":
 
 @pytest.fixture(scope="session")
 def lab(checkout: Checkout) -> Lab:
+    if checkout.place.root.exists():  # with a lab of other tests
+        checkout.ok("lab", "down")
     seen: set[bytes] = set()
     done = threading.Event()
 
@@ -360,11 +361,10 @@ def lab(checkout: Checkout) -> Lab:
     watcher.start()
     try:
         first = checkout.ok("lab", "up", "--empty")
-        second = checkout.ok("lab", "up")
     finally:
         done.set()
         watcher.join()
-    return Lab(checkout=checkout, first=first, second=second, arguments=frozenset(seen))
+    return Lab(checkout=checkout, first=first, arguments=frozenset(seen))
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,7 @@ def carried_out(checkout: Checkout, seed: int) -> Drill:
         if not configs:  # the first kill comes before the first look at a guest
             configs, nodes = in_proxmox(checkout), on_the_nodes(checkout)
     last = checkout.fleet("lab", "up")
-    return Drill(checkout, seed, tuple(kills), last, checkout.fleet("lab", "up"), configs, nodes)
+    return Drill(checkout, seed, tuple(kills), last, checkout.fleet("lab", "up", "--no-guard"), configs, nodes)
 
 
 def _killed(checkout: Checkout, phase: Phase, after_s: float) -> Ran:

@@ -1,7 +1,6 @@
 """Both sites brought up by the real engine: what is there, that it stays, and where no secret may be."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from infra.config import Cluster, Fleet
 from infra.k3s import settings
 from infra.k3s.cluster import read_script
 from lab.documents import load_or_refuse
-from tests.lab.conftest import PLANTED, Lab, summaries
+from tests.lab.conftest import PLANTED, Lab
 
 pytestmark = pytest.mark.lab
 
@@ -62,12 +61,6 @@ def test_kubectl_and_ssh_reach_clusters_and_nodes(lab: Lab) -> None:
     assert "vm-cpps-03" in lab.checkout.ok("lab", "kubectl", "cluster-fca", "--", "get", "nodes")
     assert lab.checkout.ok("lab", "ssh", "gpu-sp-01", "--", "hostname").strip() == "gpu-sp-01"
     assert lab.checkout.fleet("lab", "ssh", "vm-sp-01", "--", "exit 7").code == 7
-
-
-def test_a_second_run_changes_nothing(lab: Lab) -> None:
-    found = summaries(lab.second)
-    assert found.keys() == {"franca", "sp"}, lab.second
-    assert all(re.fullmatch(r"\d+ unchanged", summary) for summary in found.values()), lab.second
 
 
 def test_the_working_tree_is_byte_for_byte_as_before(lab: Lab) -> None:
