@@ -30,8 +30,6 @@ LAB = "lab and not rehearsal"  # as pytest chooses
 NOTHING_COLLECTED = 5  # exit code of pytest
 # They need nothing of the lab that the others share, so they run beside those: a lab waits for most of its time.
 WITH_A_LAB_OF_THEIR_OWN = (
-    "kills",
-    "adoption",
     "k3s_standin",
     "nodes",
     "providers",

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 ORDER = (
+    "test_kills",
+    "test_adoption",
     "test_interruptions",
     "test_migration",
     "test_sites",
@@ -48,7 +50,6 @@ ORDER = (
     "test_backup",
     "test_leftovers",
 )
-LAST = ("test_kills", "test_adoption")  # theirs is a lab of its own, which costs as long as it is up
 NOT_COPIED = (".git", ".venv", ".ci", "tests", "benchmarks", "__pycache__", "*.pyc", ".*_cache", ".hypothesis")
 UP_TIMEOUT_S = 420
 # A snapshot of etcd ends with the SHA-256 of what stands before it.
@@ -68,7 +69,7 @@ Document = dict[str, Any]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
         name = item.path.stem if item.path.parent.name == "lab" else ""
-        return (*ORDER, "", *LAST).index(name if name in (*ORDER, *LAST) else "")
+        return ORDER.index(name) if name in ORDER else len(ORDER)
 
     items.sort(key=place)
 
@@ -334,20 +335,24 @@ class Lab:
     arguments: frozenset[bytes]  # of every process that was seen meanwhile
 
 
+def without_a_lab(checkout: Checkout) -> None:
+    """Ends the one that other tests left behind."""
+    if checkout.place.root.exists():
+        checkout.ok("lab", "down")
+
+
 @pytest.fixture(scope="session")
 def drill(checkout: Checkout) -> "Drill":
     """Both sites up beside the guests that were there before, with a killed engine on the way in every phase."""
     from tests.lab.drill import carried_out  # noqa: PLC0415  # it uses this module
 
-    if checkout.place.root.exists():
-        checkout.ok("lab", "down")
+    without_a_lab(checkout)
     return carried_out(checkout, int(os.environ.get("FLEET_KILL_SEED") or secrets.randbelow(10**6)))
 
 
 @pytest.fixture(scope="session")
 def lab(checkout: Checkout) -> Lab:
-    if checkout.place.root.exists():  # with a lab of other tests
-        checkout.ok("lab", "down")
+    without_a_lab(checkout)
     seen: set[bytes] = set()
     done = threading.Event()
 

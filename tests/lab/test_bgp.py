@@ -113,6 +113,7 @@ def test_bgp_04_bgp_08_what_no_list_permits_stops_at_the_router_of_the_site(site
         sites.exchange.withdraw(f"g-franca-{node}", mean)
 
 
+@pytest.mark.rehearsal
 def test_bgp_06_a_router_takes_no_more_than_its_own_list_permits(sites: Sites) -> None:
     """The other router passes on everything that it knows; the lists of the near one alone are left."""
     eventually(sites.settled, UP_S, sites.exchange.state)
@@ -152,6 +153,7 @@ def test_bgp_03_announcements_follow_the_services_and_their_labels(sites: Sites)
     eventually(lambda: later not in sites.routes("franca"), 10, partial(sites.router, "franca"))
 
 
+@pytest.mark.rehearsal
 def test_a_session_without_the_password_that_the_router_has_does_not_come_up(sites: Sites) -> None:
     eventually(sites.settled, UP_S, sites.exchange.state)
     group = next(words[:4] for words in sites.configuration("sp") if words[2:3] == ("peer-group",))

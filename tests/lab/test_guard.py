@@ -215,34 +215,38 @@ def test_servers_in_another_order_replace_the_provider(lab: Lab) -> None:
     assert "guard: no stops." in corrected.text, corrected.out
 
 
-def test_cilium_identity_and_ca_go_through_with_their_keys(lab: Lab) -> None:
+def test_cilium_identity_goes_through_with_its_key(lab: Lab) -> None:
     checkout = lab.checkout
-    copy = checkout.place.work / "Pulumi.sp.yaml"
-    before = copy.read_text()
 
     def change(document: Document) -> None:
         document["clusters"]["cluster-sp"]["cluster_id"] = 9
         accept(document, "CIL-02")
 
+    with checkout.edited("sp", change):
+        ran = stopped(checkout, "sp")
+        assert stops(ran) == {("GRD-09", "cilium-cluster-sp-chart")}, ran.out
+        assert "values.cluster.id: 2 -> 9" in ran.text, ran.out
+        (key,) = keys(ran)
+        passed = run(checkout, "preview", "sp", "--accept", f"{key}=all Pods restart in one window")
+    assert (passed.code, stops(passed)) == (0, set()), passed.out
+    assert "all Pods restart in one window" in passed.text, passed.out
+
+
+def test_another_ca_than_the_fleets_does_not_even_reach_the_guard(lab: Lab) -> None:
+    checkout = lab.checkout
+    copy = checkout.place.work / "Pulumi.sp.yaml"
+    before = copy.read_text()
     data = yaml.safe_load(before)
     for key in (CILIUM_CA_CERT, CILIUM_CA_KEY):
         data["config"].pop(f"fleet:{key}")
     private_file(copy, yaml.safe_dump(data, sort_keys=False))
     Engine(checkout.place, checkout.toolchain).prepare("sp", {CILIUM_CA_CERT: "another", CILIUM_CA_KEY: "another"})
     try:
-        with checkout.edited("sp", change):
-            ran = stopped(checkout, "sp")
-            assert stops(ran) == {("GRD-09", "cilium-cluster-sp-chart"), ("GRD-10", "cilium-cluster-sp-chart")}, ran.out
-            assert "values.cluster.id: 2 -> 9" in ran.text, ran.out
-            assert "values.tls.ca.cert, values.tls.ca.key: [secret] -> [secret]" in ran.text, ran.out
-            given = [part for key in keys(ran) for part in ("--accept", f"{key}=both sites in one window")]
-            half = run(checkout, "preview", "sp", *given[:2])
-            assert (half.code, len(stops(half))) == (1, 1), half.out
-            passed = run(checkout, "preview", "sp", *given)
-        assert (passed.code, stops(passed)) == (0, set()), passed.out
-        assert "both sites in one window" in passed.text, passed.out
+        ran = run(checkout, "preview", "sp")
     finally:
         private_file(copy, before)
+    assert (ran.code, stops(ran)) == (1, set()), ran.out
+    assert "[MSH-03] sp.fleet:ciliumCaCert" in ran.text, ran.out
 
 
 def test_a_node_without_data_is_rebuilt_with_its_key_and_the_run_is_recorded(lab: Lab) -> None:

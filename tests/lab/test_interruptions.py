@@ -4,12 +4,13 @@ import signal
 
 import pytest
 
-from tests.lab.conftest import Checkout, eventually, machine, processes_of
+from tests.lab.conftest import Checkout, eventually, machine, processes_of, without_a_lab
 
 pytestmark = pytest.mark.lab
 
 
 def test_ctrl_c_takes_the_lab_down(checkout: Checkout) -> None:
+    without_a_lab(checkout)
     with checkout.start("lab", "up", "--empty", "sp") as running:
         eventually(lambda: "guest-vm-sp-01-vm creating" in checkout.log("up", "sp"), 60, lambda: running.out)
         running.signal(signal.SIGINT)

@@ -68,6 +68,7 @@ def test_a_change_of_memory_outlives_every_fault(lab: Lab) -> None:
     assert in_proxmox(checkout)[0] == "12288"
 
 
+@pytest.mark.rehearsal
 def test_a_disk_grows_once_there_is_room_and_however_long_it_takes(lab: Lab) -> None:
     checkout = lab.checkout
 
