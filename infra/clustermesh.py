@@ -20,9 +20,8 @@ import pulumi_kubernetes as k8s
 from infra.addresses import FIXED_LABELS, address_annotations, service_class
 from infra.certificates import DOMAIN, secret_name
 from infra.config import Cluster, Fleet, LoadBalancer
-from infra.names import ADVERTISE_LABEL, KUBE_SYSTEM
+from infra.names import ADVERTISE_LABEL, KUBE_SYSTEM, MESH_API_PORT
 
-PORT = 2379
 MAX_CLUSTERS = 255  # fixed for the life of every member, and the same on all
 API_SERVER = {"k8s-app": "clustermesh-apiserver"}  # pods of the chart
 ADDRESS_TIMEOUT = "5m"  # a pool gives an address within seconds, or never
@@ -47,7 +46,7 @@ def peers(fleet: Fleet, site_id: str) -> list[Peer]:
 
 def mesh_values(found: list[Peer]) -> dict[str, pulumi.Input[object]]:
     """What the mesh adds to the values of the Cilium chart. Key names are those of Cilium 1.17."""
-    clusters = [{"name": peer.name, "ips": [str(peer.address)], "port": PORT} for peer in found]
+    clusters = [{"name": peer.name, "ips": [str(peer.address)], "port": MESH_API_PORT} for peer in found]
     return {
         "clustermesh": {
             "useAPIServer": True,
@@ -76,7 +75,7 @@ def api_service(lb: LoadBalancer) -> dict[str, Any]:
             "type": "LoadBalancer",
             **({"load_balancer_class": by_class} if by_class else {}),
             "selector": API_SERVER,
-            "ports": [{"name": "etcd", "port": PORT, "target_port": PORT, "protocol": "TCP"}],
+            "ports": [{"name": "etcd", "port": MESH_API_PORT, "target_port": MESH_API_PORT, "protocol": "TCP"}],
         },
     }
 

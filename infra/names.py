@@ -2,6 +2,7 @@
 
 PROGRAM_USER = "fleet"  # login of the program on VMs, made by cloud-init
 FILE_PREFIX = "fleet-"  # of every file that the program puts on a Proxmox storage
+MESH_API_PORT = 2379  # of the ClusterMesh API, an etcd
 LB_CLASS = "io.cilium/bgp-control-plane"  # loadBalancerClass that Cilium's BGP control plane announces
 ADVERTISE_LABEL = "fleet.colabh.org/advertise"  # "false" on a Service keeps its address out of BGP
 FIXED_ADDRESS_LABEL = "fleet.colabh.org/fixed-address"  # "true" on the Services that may have one of `lb.vips`

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import pulumi
 
 from infra.cilium import Cilium, CiliumArgs
-from infra.clustermesh import PORT, ClusterMesh, MeshCertificates, SecretPair, checks, mesh_values, peers
+from infra.clustermesh import ClusterMesh, MeshCertificates, SecretPair, checks, mesh_values, peers
 from infra.config import Cluster, Fleet, Site, Vm
 from infra.k3s import K3s, K3sArgs, Mirror
 from infra.mtu import cilium_mtu
+from infra.names import MESH_API_PORT
 from infra.policies import Policies
 from infra.proxmox import Credentials, GpuContainer, GuestArgs, Hypervisor, HypervisorArgs, VirtualMachine
 from infra.remote import Machine
@@ -135,8 +136,11 @@ class SiteStack(pulumi.ComponentResource):
             site.lb,
             pulumi.ResourceOptions(parent=self, providers=[k3s.provider], depends_on=[network]),
         )
-        names = [peer.name for peer in found]
-        told = {"api": f"{site.lb.vips.clustermesh_api}:{PORT}", "peers": names, "checks": checks(cluster, found)}
+        told = {
+            "api": f"{site.lb.vips.clustermesh_api}:{MESH_API_PORT}",
+            "peers": [peer.name for peer in found],
+            "checks": checks(cluster, found),
+        }
         return network, {"mesh": told}
 
     def _guests(self, site_id: str, site: Site, hypervisor: Hypervisor, credentials: Credentials) -> dict[str, Machine]:

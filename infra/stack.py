@@ -3,7 +3,7 @@
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict
@@ -82,13 +82,7 @@ def gates(fleet: Fleet, site_id: str) -> Iterator[Violation]:
     site = fleet.sites[site_id]
     for root, paths in (("common", fleet.common.assumed), (site_id, site.assumed)):
         for path in paths:
-            yield Violation(
-                id="GEN-07",
-                path=f"{root}.{path}",
-                found="an assumed value",
-                expected="a value that a person confirmed",
-                remedy=f"check it, then delete its line under {root}.assumed",
-            )
+            yield assumed_value(root, path)
     for guest in site.guests.values():
         if guest.existing and guest.older_project and not guest.handed_over:
             yield Violation(
@@ -102,6 +96,17 @@ def gates(fleet: Fleet, site_id: str) -> Iterator[Violation]:
     for cluster in site.clusters.values():
         for guest in site.nodes(cluster):
             yield from _unfit(f"{site_id}.guests.{guest.name}.current", cluster, guest)
+
+
+def assumed_value(root: str, path: str, more: str = "") -> Violation:
+    """What stands under `assumed` of a document where only a confirmed value will do; `more` says for what."""
+    return Violation(
+        id="GEN-07",
+        path=f"{root}.{path}",
+        found=f"an assumed value{more}",
+        expected="a value that a person confirmed",
+        remedy=f"check it, then delete its line under {root}.assumed",
+    )
 
 
 def _unfit(path: str, cluster: Cluster, guest: Vm | Lxc) -> Iterator[Violation]:
@@ -156,7 +161,7 @@ def inputs(fleet: Fleet, site_id: str) -> Inputs:
     wanted = [API_TOKEN, SSH_PRIVATE_KEY, SSH_PUBLIC_KEY]
     if needs_root(fleet.sites[site_id]):
         wanted.append(ROOT_PASSWORD)
-    if any(cluster.cni == "cilium" for cluster in fleet.sites[site_id].clusters.values()):
+    if fleet.sites[site_id].runs_cilium:
         wanted += [CILIUM_CA_CERT, CILIUM_CA_KEY]
         if fleet.sites[site_id].bgp.authenticated:
             wanted.append(BGP_PASSWORD)
@@ -167,14 +172,15 @@ def inputs(fleet: Fleet, site_id: str) -> Inputs:
         faults += _bgp_password(site_id, get_config(f"fleet:{BGP_PASSWORD}") or "")
     mirror, mirror_faults = _mirror(site_id, config.get("artifacts"))
     faults += [*mirror_faults, *_charts(fleet, site_id, config.get("charts"))]
-    faults += [*_foreign_ca(fleet, site_id), *_mesh_faults(fleet, site_id)]
+    pairs = _mesh_pairs(fleet, site_id)
+    faults += [*_foreign_ca(fleet, site_id), *_mesh_faults(fleet, site_id, pairs)]
     if faults:
         raise InvariantError(faults)
     for key in (*SECRETS, *private_keys(fleet, site_id)):
         if config.get(key) is not None and not is_config_secret(f"fleet:{key}"):
             remedy = f"replace it, since the file may have been read: pulumi config set --secret fleet:{key}"
             pulumi.log.warn(f"[SEC-07] {site_id}.fleet:{key}: found plain text in the stack file; {remedy}")
-    for remark in _mesh_remarks(fleet, site_id):
+    for remark in _mesh_remarks(fleet, site_id, pairs):
         pulumi.log.warn(remark)
     given = {key: value for key, value in values.items() if value is not None}
     return Inputs(
@@ -188,15 +194,14 @@ def inputs(fleet: Fleet, site_id: str) -> Inputs:
         artifacts=mirror,
         charts=config.get("charts"),
         bgp_password=given.get(BGP_PASSWORD),
-        mesh=_mesh_secrets(fleet, site_id),
+        mesh=_mesh_secrets() if pairs and fleet.common.cilium.ca_mode == "shared" else None,
     )
 
 
 def _foreign_ca(fleet: Fleet, site_id: str) -> Iterator[Violation]:
     """The stack shows by its fingerprint that its CA is the one of the fleet: sites with another would not join."""
     line, pem = fleet.common.cilium, pulumi.Config("fleet").get(CILIUM_CA_CERT)
-    runs_cilium = any(cluster.cni == "cilium" for cluster in fleet.sites[site_id].clusters.values())
-    if pem is None or line.ca_sha256 is None or line.ca_mode != "shared" or not runs_cilium:
+    if pem is None or line.ca_sha256 is None or line.ca_mode != "shared" or not fleet.sites[site_id].runs_cilium:
         return
     try:
         found = certificates.fingerprint(pem)
@@ -222,9 +227,9 @@ def _mesh_pairs(fleet: Fleet, site_id: str) -> dict[str, certificates.Pair]:
     return {} if not any(any(pair) for pair in found.values()) else found
 
 
-def _mesh_faults(fleet: Fleet, site_id: str) -> Iterator[Violation]:
+def _mesh_faults(fleet: Fleet, site_id: str, pairs: Mapping[str, certificates.Pair]) -> Iterator[Violation]:
     """Half a set of certificates, or ones that peers would turn down."""
-    pairs, cluster = _mesh_pairs(fleet, site_id), fleet.sites[site_id].mesh_member
+    cluster = fleet.sites[site_id].mesh_member
     complete = {role: pair for role, pair in pairs.items() if all(pair)}
     for role in pairs.keys() - complete.keys():
         for key, value in zip(MESH_KEYS[role], pairs[role], strict=True):
@@ -248,10 +253,9 @@ def _mesh_faults(fleet: Fleet, site_id: str) -> Iterator[Violation]:
             )
 
 
-def _mesh_remarks(fleet: Fleet, site_id: str) -> Iterator[str]:
+def _mesh_remarks(fleet: Fleet, site_id: str, pairs: Mapping[str, certificates.Pair]) -> Iterator[str]:
     """Why the mesh is left out, and which certificate ends soon. An old one stops no update: it may be the repair."""
-    site, pairs = fleet.sites[site_id], _mesh_pairs(fleet, site_id)
-    cluster = site.mesh_member
+    cluster = fleet.sites[site_id].mesh_member
     if cluster is None:
         return
     path = f"{site_id}.clusters.{cluster.name}.in_mesh"
@@ -273,9 +277,7 @@ def _mesh_remarks(fleet: Fleet, site_id: str) -> Iterator[str]:
                 )
 
 
-def _mesh_secrets(fleet: Fleet, site_id: str) -> dict[str, SecretPair] | None:
-    if not _mesh_pairs(fleet, site_id) or fleet.common.cilium.ca_mode != "shared":
-        return None
+def _mesh_secrets() -> dict[str, SecretPair]:
     config = pulumi.Config("fleet")
     return {role: (config.require_secret(cert), config.require_secret(key)) for role, (cert, key) in MESH_KEYS.items()}
 
@@ -326,7 +328,7 @@ def _bgp_password(site_id: str, value: str) -> Iterator[Violation]:
 def _charts(fleet: Fleet, site_id: str, folder: str | None) -> Iterator[Violation]:
     """What is missing there would be missed only once every guest and server is up."""
     site = fleet.sites[site_id]
-    if folder is None or not any(cluster.cni == "cilium" for cluster in site.clusters.values()):
+    if folder is None or not site.runs_cilium:
         return
     wanted = [cilium(fleet.common.cilium.version), *([METALLB] if site.lb.mode == "metallb" else [])]
     for chart in wanted:

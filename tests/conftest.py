@@ -17,6 +17,7 @@ import pytest
 
 from infra.config import Fleet, load
 from infra.config.loading import common_value, site_value, stack_files
+from tests.operations.loop import Loop
 
 with warnings.catch_warnings():
     # The SDK warns of deprecated classes of its own while it is imported; no code of ours uses them.
@@ -49,6 +50,13 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     fails = os.environ.get("FLEET_TEST_DROPPED_FAIL") == "1"
     if fails and session.config.stash[DROPPED] and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.close()
 
 
 @pytest.fixture(scope="session")

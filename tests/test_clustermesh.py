@@ -12,9 +12,9 @@ import cli.plan
 from cli.plan import Declared, plan
 from cli.stand_in_inputs import placeholders
 from infra.certificates import common_name, faults
-from infra.clustermesh import MAX_CLUSTERS, PORT, api_service, mesh_values, peers
+from infra.clustermesh import MAX_CLUSTERS, api_service, mesh_values, peers
 from infra.config import Fleet
-from infra.names import ADVERTISE_LABEL, FIXED_ADDRESS_LABEL, LB_CLASS, MESH_KEYS
+from infra.names import ADVERTISE_LABEL, FIXED_ADDRESS_LABEL, LB_CLASS, MESH_API_PORT, MESH_KEYS
 from infra.site import NO_MESH, Inputs, SiteStack
 from infra.violation import Level
 from operations.authority import new_authority, new_leaf, new_leaves
@@ -138,7 +138,7 @@ def test_msh_06_met_07_the_mesh_api_is_a_load_balancer_with_the_pools_fixed_addr
     assert made.inputs["metadata"]["annotations"] == {"lbipam.cilium.io/ips": str(lb.vips.clustermesh_api)}
     assert lb.vips.clustermesh_api in lb.pool
     (port,) = made.inputs["spec"]["ports"]
-    assert (port["port"], port["targetPort"], port["protocol"]) == (PORT, PORT, "TCP")
+    assert (port["port"], port["targetPort"], port["protocol"]) == (MESH_API_PORT, MESH_API_PORT, "TCP")
     assert made.inputs["spec"]["selector"] == {"k8s-app": "clustermesh-apiserver"}
 
 

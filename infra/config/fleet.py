@@ -196,6 +196,11 @@ class Site(Model):
         return (guest for guest in self.guests.values() if isinstance(guest, Lxc))
 
     @property
+    def runs_cilium(self) -> bool:
+        """Whether one of its clusters does."""
+        return any(cluster.cni == "cilium" for cluster in self.clusters.values())
+
+    @property
     def mesh_member(self) -> Cluster | None:
         """Its cluster in the ClusterMesh: the main one, which has the one address for the mesh API (MSH-01)."""
         members = (one for one in self.clusters.values() if one.role == "main" and one.cni == "cilium" and one.in_mesh)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 from infra.config import Fleet, Site
 from infra.config.network import Zones
+from infra.names import MESH_API_PORT
 from infra.vyos.reach import BAND, MARK, PREFIX, Link, forwards_web, links, mesh_api, nodes, pods
 from infra.vyos.statements import Statement
 
-MESH_API_PORT = 2379
 KUBERNETES_API_PORT = 6443
 VXLAN_PORT = 8472
 HEALTH_PORT = 4240  # Cilium's health check between nodes

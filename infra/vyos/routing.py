@@ -11,6 +11,7 @@ from infra.vyos.statements import Statement
 TIMERS = ("10", "30")  # keepalive and hold time in seconds between routers: the link itself never goes down
 MAX_PATHS = "8"
 MAX_NODE_PREFIXES = "64"  # far above what a node announces: the prefix lists are the limit, this ends a flood
+PASSWORD_MARK = "@@BGP_PASSWORD@@"  # stands for the secret in what is rendered
 POD, VIP, MESH, NONE = "FLEET-POD", "FLEET-VIP", "FLEET-MESH", "FLEET-NONE"
 
 
@@ -74,7 +75,7 @@ def _bgp(site: Site, joined: list[Link]) -> Iterator[Statement]:
     yield (*group, "remote-as", "internal" if internal else str(settings.cilium_asn))
     yield (*group, "passive")  # Cilium only dials
     if settings.authenticated:
-        yield (*group, "password", "@@BGP_PASSWORD@@")
+        yield (*group, "password", PASSWORD_MARK)
     if settings.graceful_restart_s:
         yield (*group, "graceful-restart", "restart-helper")
     yield from _both_ways(group, f"{CILIUM}-IN", NONE)

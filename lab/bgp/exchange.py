@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infra.vyos.statements import Statement
 from lab import LabError, control
 from lab.bgp import agent, router
-from lab.bgp.router import Statement
 from lab.place import Place
 
 KUBECTL_TIMEOUT_S = 60
@@ -113,19 +113,8 @@ class Exchange:
             for prefix, hops in sorted(speaker.routes.items()):
                 ways = " ".join(f"nexthop via {hop}" for hop in hops)
                 lines.append(f"route replace {prefix} proto {PROTOCOL} {ways}")
-            self._run(name, ["ip", "-batch", "-"], "\n".join(lines) + "\n")
-
-    def _run(self, netns: str, command: list[str], text: str) -> None:
-        done = subprocess.run(
-            control.inside(self._place.root, command, netns=netns),
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=COMMAND_TIMEOUT_S,
-        )
-        if done.returncode:
-            raise LabError(f"{netns}: {' '.join(command)}: {done.stderr.strip()}")
+            command = control.inside(self._place.root, ["ip", "-batch", "-"], netns=name)
+            _printed(f"{name}: ip -batch -", command, COMMAND_TIMEOUT_S, "\n".join(lines) + "\n")
 
     def stop(self) -> None:
         """Ends all speakers."""
@@ -150,17 +139,18 @@ class Exchange:
     def _get(self, cluster: str, *what: str) -> list[dict[str, Any]]:
         file = self._place.kubeconfigs / f"{cluster}.yaml"
         command = [str(self._kubectl), "--kubeconfig", str(file), "get", *what, "-o", "json", "--request-timeout=20s"]
-        done = subprocess.run(
-            control.inside(self._place.root, command),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=KUBECTL_TIMEOUT_S,
-        )
-        if done.returncode:
-            raise LabError(f"{cluster}: kubectl get {what[0]}: {done.stderr.strip()}")
-        items: list[dict[str, Any]] = json.loads(done.stdout)["items"]
+        inside = control.inside(self._place.root, command)
+        text = _printed(f"{cluster}: kubectl get {what[0]}", inside, KUBECTL_TIMEOUT_S)
+        items: list[dict[str, Any]] = json.loads(text)["items"]
         return items
+
+
+def _printed(what: str, command: list[str], timeout_s: float, text: str | None = None) -> str:
+    """Output of a command that reads `text`. Raises LabError, with `what` it was, when it fails."""
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=timeout_s)
+    if done.returncode:
+        raise LabError(f"{what}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _speaker(answer: dict[str, Any]) -> Speaker:

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from infra.vyos.routing import PASSWORD_MARK
+from infra.vyos.statements import Statement
 from lab import LabError
 
-Statement = tuple[str, ...]
 FAMILY = ("address-family", "ipv4-unicast")
 RECONNECT_S = 5  # of the lab: a person waits for it
-PASSWORD_MARK = "@@BGP_PASSWORD@@"
 # Words that say nothing about which routes go where.
 WITHOUT_MEANING = ("description", "maximum-paths", "log-neighbor-changes", "bfd")
 # Words of a neighbor or group, and the field that takes their value.

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from infra.config import Fleet, Site
+from infra.stack import assumed_value
 from infra.violation import InvariantError, Violation
 from infra.vyos.artefacts import statements
 from infra.vyos.ownership import Difference, difference, is_open, key_of
@@ -63,13 +64,7 @@ def allowed(fleet: Fleet, site_id: str) -> Site:
     roots = [("common", fleet.common.assumed, "common"), (site_id, site.assumed, "own")]
     roots += [(link.peer_id, link.peer.assumed, "peer") for link in links(fleet, site_id)]
     faults = [
-        Violation(
-            id="GEN-07",
-            path=f"{root}.{path}",
-            found="an assumed value that the router's configuration follows from",
-            expected="a value that a person confirmed",
-            remedy=f"check it, then delete its line under {root}.assumed",
-        )
+        assumed_value(root, path, " that the router's configuration follows from")
         for root, paths, kind in roots
         for path in paths
         if _USED[kind].fullmatch(path)

@@ -11,9 +11,9 @@ from typing import Any
 from infra.addresses import FIXED_LABELS
 from infra.config import Cluster, Fleet, Site
 from infra.vyos.artefacts import statements
+from infra.vyos.statements import Statement
 from lab import control
 from lab.bgp.exchange import Exchange, Speaker
-from lab.bgp.router import Statement
 from tests.lab.conftest import Lab, eventually
 
 CLUSTERS = {"franca": "cluster-fca", "sp": "cluster-sp"}
@@ -99,15 +99,9 @@ class Sites:
         other = self.other(name)
         return self.pods(name) | self.vips(name) | self.pods(other) | {self.mesh(other)}
 
-    def inside(self, netns: str, *command: str) -> str:
-        done = subprocess.run(
-            control.inside(self.lab.place.root, command, netns=netns),
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
-        return done.stdout
+    def run(self, netns: str, *command: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        inside = control.inside(self.lab.place.root, command, netns=netns)
+        return subprocess.run(inside, capture_output=True, text=True, timeout=30, check=check)
 
     def other(self, name: str) -> str:
         return next(one for one in ENDS if one != name)

@@ -20,8 +20,7 @@ from typing import Any
 import pytest
 
 from infra.certificates import DOMAIN, secret_name
-from infra.clustermesh import PORT
-from infra.names import KUBE_SYSTEM, MESH_KEYS
+from infra.names import KUBE_SYSTEM, MESH_API_PORT, MESH_KEYS
 from lab import control
 from lab.made_up import private_file
 from operations.authority import new_authority, new_leaves
@@ -128,17 +127,12 @@ def asked(sites: Sites, files: Files | None, ca: Path | None = None) -> str:
     given = ["--cert", str(files.certificate), "--key", str(files.key)] if files else []
     authority = ca or (files.ca if files else None)
     command = [
-        "curl", "-sS", "--max-time", "3", "--resolve", f"{name}:{PORT}:{address}", "--cacert", str(authority), *given,
-        "-d", json.dumps({"key": base64.b64encode(b"cilium/").decode()}), f"https://{name}:{PORT}/v3/kv/range",
+        "curl", "-sS", "--max-time", "3", "--resolve", f"{name}:{MESH_API_PORT}:{address}",
+        "--cacert", str(authority), *given,
+        "-d", json.dumps({"key": base64.b64encode(b"cilium/").decode()}), f"https://{name}:{MESH_API_PORT}/v3/kv/range",
     ]  # fmt: skip
     client = f"g-sp-{sites.site('sp')[1].servers[0]}"
-    done = subprocess.run(
-        control.inside(sites.lab.place.root, command, netns=client),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    done = sites.run(client, *command, check=False)
     if done.returncode == 0:
         assert "revision" in json.loads(done.stdout)["header"], done.stdout
     return done.stderr if done.returncode else ""
@@ -152,8 +146,8 @@ def mesh_api(sites: Sites, files: Files, folder: Path) -> Iterator[None]:
     processes = []
     try:
         for node in nodes:
-            sites.inside(node, "ip", "addr", "add", f"{address}/32", "dev", "lo")
-            url = f"https://{address}:{PORT}"
+            sites.run(node, "ip", "addr", "add", f"{address}/32", "dev", "lo")
+            url = f"https://{address}:{MESH_API_PORT}"
             command = [
                 "timeout", "180", str(sites.lab.toolchain / "etcd"), "--data-dir", str(folder / node),
                 "--listen-client-urls", url, "--advertise-client-urls", url, "--listen-peer-urls", "http://127.0.0.1:0",
@@ -175,7 +169,7 @@ def mesh_api(sites: Sites, files: Files, folder: Path) -> Iterator[None]:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)
         for node in nodes:
-            sites.inside(node, "ip", "addr", "del", f"{address}/32", "dev", "lo")
+            sites.run(node, "ip", "addr", "del", f"{address}/32", "dev", "lo")
 
 
 def test_gen_02_a_second_run_changes_nothing_not_even_with_the_tunnel_cut(sites: Sites) -> None:

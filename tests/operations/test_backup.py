@@ -42,13 +42,6 @@ class Events:
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
-    loop = Loop()
-    yield loop
-    loop.close()
-
-
-@pytest.fixture
 def pve(loop: Loop, tmp_path: Path) -> Iterator[SitePve]:
     """The Proxmox of Franca: two guests on thin storage, one on plain, none with the fourth VMID."""
     hosts: Any = [{"name": "pve-labri-31", "address": "127.0.0.1"}]
@@ -267,8 +260,9 @@ def public(key: asyncssh.SSHKey) -> str:
     return " ".join(key.export_public_key().decode().split()[:2])
 
 
-def saved(fleet: Fleet, node: Node, host_keys: dict[str, str]) -> Outcome:
-    access = Access(api_token=TOKEN, private_key=node.key.export_private_key().decode(), host_keys=host_keys)
+def saved(fleet: Fleet, node: Node, host_keys: dict[str, str], private_key: str = "") -> Outcome:
+    own = node.key.export_private_key().decode()
+    access = Access(api_token=TOKEN, private_key=private_key or own, host_keys=host_keys)
     (outcome,) = back_up(
         "franca",
         fleet.sites["franca"],
@@ -296,17 +290,7 @@ def test_keys_that_are_none_are_said_and_not_quoted(fleet: Fleet, node: Node) ->
     assert "vm-cpps-02: its host key, in the document or the state, is none that OpenSSH knows" in outcome.remark
     locked = node.key.export_private_key("pkcs8-pem", passphrase="hunter2").decode()
     for private_key in ("hunter2", locked):
-        (outcome,) = back_up(
-            "franca",
-            fleet.sites["franca"],
-            Access(api_token=TOKEN, private_key=private_key, host_keys={"vm-cpps-02": public(node.host_key)}),
-            guests=[],
-            clusters=["cluster-fca"],
-            by="ana",
-            now=NOW,
-            keep=lambda _: None,
-            say=lambda _: None,
-        )
+        outcome = saved(fleet, node, {"vm-cpps-02": public(node.host_key)}, private_key)
         assert outcome.made is None
         assert "fleet:sshPrivateKey is no private key without a passphrase" in outcome.remark
         assert "hunter2" not in outcome.remark

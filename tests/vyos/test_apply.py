@@ -101,13 +101,6 @@ def wanted(router: StandIn) -> set[Statement]:
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
-    loop = Loop()
-    yield loop
-    loop.close()
-
-
-@pytest.fixture
 def make(loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Site]]:
     """A site whose router lacks some of what is rendered."""
     monkeypatch.delenv("COLUMNS", raising=False)
