@@ -10,7 +10,7 @@ from cli.faults import Stop
 from cli.question import agreed
 from cli.screen import say, warn
 from infra.config import Fleet, Site
-from infra.stack import SSH_PRIVATE_KEY
+from infra.names import SSH_PRIVATE_KEY
 from infra.violation import InvariantError
 from infra.vyos.ownership import key_of
 from infra.vyos.paths import commands

@@ -2,14 +2,11 @@
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cli.faults import Stop
 from infra.config import Site
+from operations.access import Access, access
 from operations.engine import Engine, EngineError
-
-if TYPE_CHECKING:
-    from operations.access import Access
 
 
 def engine(folder: Path) -> Engine:
@@ -27,10 +24,8 @@ def engine(folder: Path) -> Engine:
     return made
 
 
-def opened(folder: Path, site_id: str, site: Site) -> "Access":
+def opened(folder: Path, site_id: str, site: Site) -> Access:
     """Secrets and host keys of a site. Raises Stop where the engine does not answer, InvariantError for what lacks."""
-    from operations.access import access  # noqa: PLC0415  # brings the Kubernetes SDK: 2 s
-
     try:
         return access(engine(folder), site_id, site)
     except EngineError as error:

@@ -15,6 +15,16 @@ TRAEFIK_NAMESPACE = "traefik-system"
 MESH_KEYS = {
     role: (f"mesh{role.title()}Cert", f"mesh{role.title()}Key") for role in ("server", "admin", "remote", "local")
 }
+# Keys of a stack's configuration, plain ones: a secret nested in a structured value arrives as plain text.
+API_TOKEN = "proxmoxApiToken"
+ROOT_PASSWORD = "proxmoxRootPassword"
+SSH_PRIVATE_KEY = "sshPrivateKey"
+SSH_PUBLIC_KEY = "sshPublicKey"  # not secret
+CILIUM_CA_CERT = "ciliumCaCert"
+CILIUM_CA_KEY = "ciliumCaKey"
+BGP_PASSWORD = "bgpPassword"
+MESH_SECRETS = tuple(key for pair in MESH_KEYS.values() for key in pair)
+SECRETS = (API_TOKEN, ROOT_PASSWORD, SSH_PRIVATE_KEY, CILIUM_CA_CERT, CILIUM_CA_KEY, BGP_PASSWORD, *MESH_SECRETS)
 # Of layers that this program or its GitOps installs; policies of applications leave them alone.
 PLATFORM_NAMESPACES = frozenset(
     {

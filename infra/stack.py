@@ -18,24 +18,24 @@ from infra.config import Cluster, Fleet, Lxc, Vm, load
 from infra.config.loading import COMMON_KEY, PROJECT_FILE, SITE_KEY, common_value, site_value
 from infra.k3s import Mirror
 from infra.k3s.in_force import in_force, waits_for_migration
-from infra.names import MESH_KEYS
+from infra.names import (
+    API_TOKEN,
+    BGP_PASSWORD,
+    CILIUM_CA_CERT,
+    CILIUM_CA_KEY,
+    MESH_KEYS,
+    ROOT_PASSWORD,
+    SECRETS,
+    SSH_PRIVATE_KEY,
+    SSH_PUBLIC_KEY,
+)
 from infra.proxmox import Credentials, needs_root
 from infra.rules import judge
 from infra.site import Inputs
 from infra.versions import METALLB, cilium
-from infra.violation import InvariantError, Violation
+from infra.violation import InvariantError, Violation, assumed_value
 from infra.vyos.tunnel import private_keys
 
-# Secrets of a stack: plain keys, because a secret nested in a structured value arrives as plain text.
-API_TOKEN = "proxmoxApiToken"
-ROOT_PASSWORD = "proxmoxRootPassword"
-SSH_PRIVATE_KEY = "sshPrivateKey"
-SSH_PUBLIC_KEY = "sshPublicKey"  # not secret
-CILIUM_CA_CERT = "ciliumCaCert"
-CILIUM_CA_KEY = "ciliumCaKey"
-BGP_PASSWORD = "bgpPassword"
-MESH_SECRETS = tuple(key for pair in MESH_KEYS.values() for key in pair)
-SECRETS = (API_TOKEN, ROOT_PASSWORD, SSH_PRIVATE_KEY, CILIUM_CA_CERT, CILIUM_CA_KEY, BGP_PASSWORD, *MESH_SECRETS)
 _PUBLIC_KEY_FORM = re.compile(r"(ssh-|ecdsa-|sk-)[a-z0-9@.-]+ [A-Za-z0-9+/=]+( [^\n]*)?")
 # What the kernel takes for a TCP MD5 signature and VyOS for a value.
 _BGP_PASSWORD_FORM = re.compile(r"[!#-&(-\[\]-~]{1,80}")
@@ -96,17 +96,6 @@ def gates(fleet: Fleet, site_id: str) -> Iterator[Violation]:
     for cluster in site.clusters.values():
         for guest in site.nodes(cluster):
             yield from _unfit(f"{site_id}.guests.{guest.name}.current", cluster, guest)
-
-
-def assumed_value(root: str, path: str, more: str = "") -> Violation:
-    """What stands under `assumed` of a document where only a confirmed value will do; `more` says for what."""
-    return Violation(
-        id="GEN-07",
-        path=f"{root}.{path}",
-        found=f"an assumed value{more}",
-        expected="a value that a person confirmed",
-        remedy=f"check it, then delete its line under {root}.assumed",
-    )
 
 
 def _unfit(path: str, cluster: Cluster, guest: Vm | Lxc) -> Iterator[Violation]:

@@ -54,3 +54,14 @@ class InvariantError(pulumi.RunError):
     def __init__(self, violations: Iterable[Violation]) -> None:
         self.violations = tuple(violations)
         super().__init__("\n".join(str(v) for v in self.violations))
+
+
+def assumed_value(root: str, path: str, more: str = "") -> Violation:
+    """What stands under `assumed` of a document where only a confirmed value will do; `more` says for what."""
+    return Violation(
+        id="GEN-07",
+        path=f"{root}.{path}",
+        found=f"an assumed value{more}",
+        expected="a value that a person confirmed",
+        remedy=f"check it, then delete its line under {root}.assumed",
+    )

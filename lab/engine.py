@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from infra.stack import SECRETS
+from infra.names import SECRETS
 from lab import PROJECT, LabError, control
 from lab.place import Place
 from operations import releases

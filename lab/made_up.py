@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
 
 from infra.certificates import fingerprint
-from infra.names import MESH_KEYS
-from infra.stack import (
+from infra.names import (
     API_TOKEN,
     BGP_PASSWORD,
     CILIUM_CA_CERT,
     CILIUM_CA_KEY,
+    MESH_KEYS,
     ROOT_PASSWORD,
     SSH_PRIVATE_KEY,
     SSH_PUBLIC_KEY,

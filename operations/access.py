@@ -14,7 +14,7 @@ import urllib3
 from proxmoxer import ProxmoxAPI
 
 from infra.config import Site
-from infra.stack import API_TOKEN, SSH_PRIVATE_KEY
+from infra.names import API_TOKEN, SSH_PRIVATE_KEY
 from infra.violation import InvariantError, Violation
 from operations.engine import Engine
 

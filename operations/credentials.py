@@ -14,8 +14,7 @@ from typing import Any
 from infra.certificates import Pair, faults, fingerprint
 from infra.config import Fleet
 from infra.config.reader import read
-from infra.names import MESH_KEYS
-from infra.stack import CILIUM_CA_CERT, CILIUM_CA_KEY
+from infra.names import CILIUM_CA_CERT, CILIUM_CA_KEY, MESH_KEYS
 from operations import expiry
 from operations.authority import check_authority, new_authority, new_leaves
 from operations.engine import Engine

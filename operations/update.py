@@ -16,12 +16,13 @@ import yaml
 
 from infra.acknowledged import KEPT_RUNS, OUTPUT, VARIABLE, is_entry
 from infra.config import Fleet
+from infra.names import CILIUM_CA_CERT, CILIUM_CA_KEY
 from infra.violation import InvariantError, Violation
 from operations import evidence, releases
 from operations.engine import Engine, EngineError, Previewed, stamp
 from operations.guard import Plan, Verdict, judge, read
-from operations.guard.plan import at, types_of
-from operations.guard.platform import CILIUM, RELEASE
+from operations.guard.plan import at
+from operations.guard.platform import is_cilium
 from operations.guard.situation import MissingBackups
 
 STACK = "pulumi:pulumi:Stack"
@@ -144,8 +145,6 @@ def recorded(exported: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def same_ca(engine: Engine, site_id: str) -> bool:
     """Whether the CA of the stack's config is the one that Cilium runs with. Compared in memory, never shown."""
-    from infra.stack import CILIUM_CA_CERT, CILIUM_CA_KEY  # noqa: PLC0415  # brings the Kubernetes SDK: 2 s
-
     config, state = engine.plain(site_id, ("config", "--json")), engine.plain(site_id, ("stack", "export"))
     wanted = {
         name: base64.b64encode(str(at(config, f'["fleet:{key}"].value')).encode()).decode()
@@ -154,7 +153,7 @@ def same_ca(engine: Engine, site_id: str) -> bool:
     found = [
         {name: _opened(at(resource, f"inputs.values.tls.ca.{name}")) for name in wanted}
         for resource in (state.get("deployment") or {}).get("resources") or ()
-        if resource.get("type") == RELEASE and CILIUM in types_of(resource["urn"])
+        if is_cilium(str(resource.get("type")), resource["urn"], resource.get("inputs") or {})
     ]
     return bool(found) and all(one == wanted for one in found)
 

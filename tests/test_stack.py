@@ -17,7 +17,7 @@ import yaml
 
 from cli.plan import Recorder
 from infra.config.loading import common_value, site_value
-from infra.stack import MESH_SECRETS, ROOT_PASSWORD, SECRETS
+from infra.names import MESH_SECRETS, ROOT_PASSWORD, SECRETS
 from infra.violation import InvariantError
 from tests.sites import ROOT, THIRD, Documents, Record, authority, certified, confirmed, of_type, plain_documents
 

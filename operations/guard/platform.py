@@ -1,6 +1,7 @@
 """What runs in clusters: Kubernetes provider and Cilium (GRD-08 to GRD-10); and what nobody can judge (GRD-13)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from infra.versions import METALLB
 from operations.guard import mesh
@@ -8,9 +9,9 @@ from operations.guard.known import COMMAND, is_guest
 from operations.guard.plan import KNOWN_OPS, SECRET, UNKNOWN, UPDATE, Change, Step, at, hides, steps, types_of
 from operations.guard.situation import Situation
 from operations.guard.stop import Stop
+from operations.releases import RELEASE
 
 KUBERNETES = "pulumi:providers:kubernetes"
-RELEASE = "kubernetes:helm.sh/v3:Release"
 CILIUM = "fleet:cilium:Cilium"
 CA = ("values.tls.ca.cert", "values.tls.ca.key")
 # Types whose end costs nothing that a further run does not bring back, beside those with rules of their own.
@@ -23,22 +24,25 @@ HARMLESS = (
 )
 
 
+def is_cilium(kind: str, urn: str, *inputs: Mapping[str, Any]) -> bool:
+    """Whether it is Cilium's own release: its component installs the other owner of addresses too, MetalLB.
+
+    Without a name that can be read it may be Cilium.
+    """
+    names = [at(one, "name") for one in inputs] or [None]
+    return kind == RELEASE and CILIUM in types_of(urn) and any(name != METALLB.name for name in names)
+
+
 def stops(now: Situation) -> Iterator[Stop]:
     """Every stop for what runs in clusters, and for steps that no rule understands."""
     ended = {step.urn for step in now.plan.steps if step.type == KUBERNETES and step.goes}
     for step in now.plan.steps:
         if step.type == KUBERNETES and step.goes and not now.gone(_parent(step)):
             yield _provider(now, step)
-        elif step.type == RELEASE and CILIUM in types_of(step.urn) and not _metallb(step):
+        elif is_cilium(step.type, step.urn, *(side.inputs for side in (step.old, step.new) if side is not None)):
             yield from _cilium(now, step, ended)
         elif not mesh.judges(step):
             yield from _unjudged(now, step, ended)
-
-
-def _metallb(step: Step) -> bool:
-    """Whether it is the other owner of addresses, which the same component installs: Cilium stays when that goes."""
-    seen = [at(side.inputs, "name") for side in (step.old, step.new) if side is not None]
-    return bool(seen) and all(name == METALLB.name for name in seen)
 
 
 def _parent(step: Step) -> str:

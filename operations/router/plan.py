@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from infra.config import Fleet, Site
-from infra.stack import assumed_value
-from infra.violation import InvariantError, Violation
+from infra.violation import InvariantError, Violation, assumed_value
 from infra.vyos.artefacts import statements
 from infra.vyos.ownership import Difference, difference, is_open, key_of
 from infra.vyos.paths import template_of

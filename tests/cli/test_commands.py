@@ -17,8 +17,9 @@ from cli.plan import declare
 from infra.config import Fleet
 from infra.config.loading import stack_files
 from infra.config.reader import read
+from infra.names import BGP_PASSWORD, MESH_SECRETS, ROOT_PASSWORD, SECRETS
 from infra.rules import RULES
-from infra.stack import BGP_PASSWORD, MESH_SECRETS, ROOT_PASSWORD, SECRETS, inputs
+from infra.stack import inputs
 from infra.violation import InvariantError, Violation
 from lab import LabError
 from tests.cli import project

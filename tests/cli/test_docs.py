@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-import infra.stack
+import infra.names
 from infra.versions import cilium
 from infra.vyos.artefacts import statements
 from infra.vyos.ownership import is_open, key_of
@@ -24,7 +24,7 @@ SHELL = "\n".join(body for kind, body in BLOCKS if kind == "sh")
 FLEET, _ = fleet_of(patched(shipped(), {"sp.bgp.authenticated": True}))
 assert FLEET is not None
 OPEN = [one for one in statements(FLEET, "sp") if is_open(one) and one[-2] != "public-key"]
-SECRETS = {*infra.stack.SECRETS, *map(key_of, OPEN)}
+SECRETS = {*infra.names.SECRETS, *map(key_of, OPEN)}
 COMMANDS = sorted(set(re.findall(r"\./fleet ((?:lab )?[a-z]+)", TEXT)))
 
 
@@ -34,9 +34,9 @@ def test_every_command_exists(command: str) -> None:
 
 
 def test_every_credential_of_the_program_is_explained_and_no_other() -> None:
-    keys = {*SECRETS, infra.stack.SSH_PUBLIC_KEY}
+    keys = {*SECRETS, infra.names.SSH_PUBLIC_KEY}
     assert set(re.findall(r"`fleet:(\w+)`", TEXT)) - {"artifacts", "charts"} == keys
-    made = {infra.stack.CILIUM_CA_CERT, infra.stack.CILIUM_CA_KEY, *infra.stack.MESH_SECRETS}  # fleet credentials
+    made = {infra.names.CILIUM_CA_CERT, infra.names.CILIUM_CA_KEY, *infra.names.MESH_SECRETS}  # fleet credentials
     assert set(re.findall(r"config set (?:--\w+ )*fleet:(\w+)", SHELL)) == {*keys - made, "artifacts", "charts"}
     assert re.findall(r"fleet credentials (\w+)", SHELL) == ["init", "export", "import", "show", "rotate"]
 

@@ -1,6 +1,7 @@
 """Preview and update around the guard, with a stand-in for the pulumi binary that plays recorded plans."""
 
 import base64
+import copy
 import io
 import json
 import os
@@ -15,7 +16,7 @@ import pytest
 from cli import update as commands
 from cli.faults import Stop
 from infra.acknowledged import FIELDS, KEPT_RUNS, OUTPUT, VARIABLE, acknowledged, given
-from infra.stack import CILIUM_CA_CERT, CILIUM_CA_KEY
+from infra.names import CILIUM_CA_CERT, CILIUM_CA_KEY
 from infra.violation import InvariantError
 from operations import update
 from operations.engine import (
@@ -188,6 +189,12 @@ def test_the_ca_of_config_and_state_is_compared_in_memory(tmp_path: Path) -> Non
         return {f"fleet:{key}": {"value": value, "secret": True} for key, value in keys.items()}
 
     played.play("config.json", config("A"))
+    assert update.same_ca(played.engine, "sp")
+    other = copy.deepcopy(chart)  # of the same component, without a CA
+    other["urn"] = other["urn"].replace("cilium-cluster-sp-chart", "cilium-cluster-sp-metallb")
+    other["inputs"] |= {"name": "metallb", "values": {}}
+    state["deployment"]["resources"].append(other)
+    played.play("state.json", state)
     assert update.same_ca(played.engine, "sp")
     played.play("config.json", config("C"))
     assert not update.same_ca(played.engine, "sp")

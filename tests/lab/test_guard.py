@@ -14,7 +14,7 @@ import yaml
 
 from infra.acknowledged import OUTPUT
 from infra.config.loading import COMMON_KEY, PROJECT_FILE
-from infra.stack import CILIUM_CA_CERT, CILIUM_CA_KEY
+from infra.names import CILIUM_CA_CERT, CILIUM_CA_KEY
 from lab.engine import Engine
 from lab.made_up import private_file
 from tests.lab.conftest import Checkout, Document, Lab, Ran, eventually
