@@ -30,6 +30,7 @@ LAB = "lab and not rehearsal"  # as pytest chooses
 NOTHING_COLLECTED = 5  # exit code of pytest
 # They need nothing of the lab that the others share, so they run beside those: a lab waits for most of its time.
 WITH_A_LAB_OF_THEIR_OWN = (
+    "interruptions",
     "k3s_standin",
     "nodes",
     "providers",
@@ -38,7 +39,7 @@ WITH_A_LAB_OF_THEIR_OWN = (
     "units",
     "import",
 )
-MARGIN_S = 40  # kept for the last test to end, and for taking the lab down
+MARGIN_S = 20  # kept for the last test to end, and for taking the lab down
 AFTER_THE_OTHERS = ("nice", "-n", "5")  # what runs beside has time to spare
 LAB_AT_LEAST_S = 240  # below that the lab tests cannot begin
 TERM_S, KILL_S = 30, 10

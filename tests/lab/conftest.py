@@ -51,6 +51,7 @@ ORDER = (
     "test_leftovers",
 )
 NOT_COPIED = (".git", ".venv", ".ci", "tests", "benchmarks", "__pycache__", "*.pyc", ".*_cache", ".hypothesis")
+PACKAGES = ("infra", "cli", "lab", "operations", "policy")
 UP_TIMEOUT_S = 420
 # A snapshot of etcd ends with the SHA-256 of what stands before it.
 WHOLE = (
@@ -298,6 +299,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     stamp = subprocess.run("cksum <requirements.lock", shell=True, cwd=root, capture_output=True, text=True, check=True)
     (root / ".venv/.complete").unlink(missing_ok=True)
     (root / ".venv/.complete").write_text(f"{stamp.stdout.strip()} {root}\n")
+    # Every process of a lab would compile what it imports: none of them writes byte code.
+    subprocess.run([sys.executable, "-m", "compileall", "-q", *PACKAGES], cwd=root, check=True)
     _plant(root / "Pulumi.sp.yaml")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PULUMI_", "KUBE", "FLEET_"))}
     environment = kept | {
